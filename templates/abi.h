@@ -1,0 +1,171 @@
+// Records that host and device both read. Door of the room `templates`.
+//
+// This room holds the text that is compiled at run time: the kernel skeletons (.cuh for NVRTC,
+// host_attention.h for the host's C++ compiler) and, in this file, every record that crosses from
+// the CPU to a kernel. A rendered unit (engine/kernel_source.h) includes one skeleton, adds the
+// variant's hooks and names the tile; nothing here knows a variant by name.
+//
+// One plan is one block of bytes that starts with PlanHeader; all offsets in it are bytes from
+// its first byte. Records are plain integers, so the same bytes serve the GPU and the CPU device:
+//
+//   PlanHeader | RequestRecord[num_requests] | per pipeline: int32 cta_begin[num_ctas + 1],
+//                                              WorkItem[num_items], MergeRecord[num_merges]
+//
+// CTA c of a pipeline runs items [cta_begin[c], cta_begin[c + 1]) in order. An item is a query
+// tile of one request against a range of its KV tiles, for a range of kv heads. An item that
+// holds only a part of a (request, query tile, kv head) writes its partial state (o, lse) into a
+// slot; whoever finishes last merges the slots of the MergeRecord in slot order, so the bits do
+// not depend on who that was, and sets the counter back to zero for the next replay.
+#pragma once
+
+#if !defined(__CUDACC_RTC__)
+#include <cstdint>
+#endif
+
+namespace heddle {
+
+#if defined(__CUDACC_RTC__)
+using int16_t = short;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long long;
+using uint64_t = unsigned long long;
+using uint8_t = unsigned char;
+#else
+using std::int16_t;
+using std::int32_t;
+using std::int64_t;
+using std::uint16_t;
+using std::uint32_t;
+using std::uint64_t;
+using std::uint8_t;
+#endif
+
+enum class DType : int32_t { f16, bf16, f32, i32, u8 };
+
+// The kernel families that read a work list.
+enum class Pipeline : int32_t { decode, append };
+inline constexpr int kNumPipelines = 2;
+
+// A bound that does not bind (no window on that side).
+inline constexpr int32_t kUnbounded = 0x7fffffff;
+
+// Declared mask structure with its run-time values. Row i of a request stands at
+// q_pos = kv_len - qo_len + i. Key kv_pos is kept if it exists, if (causal) kv_pos <= q_pos, and if
+// it is in the window (q_pos - kv_pos <= window_left and kv_pos - q_pos <= window_right) or a sink
+// (kv_pos < sink).
+struct MaskBounds {
+  int32_t causal = 0;
+  int32_t window_left = kUnbounded;
+  int32_t window_right = kUnbounded;
+  int32_t sink = 0;
+};
+
+struct RequestRecord {
+  int64_t kv_offset;  // paged: its first entry in kv_indices; ragged: its first K/V row
+  int32_t qo_begin;   // its first row in q and o
+  int32_t qo_len;
+  int32_t kv_len;
+  int32_t padding;
+};
+
+// Packed row p of a request is (token p / group, head p % group of the kv head's group).
+// KV tile t of the visited ones is tile t of the sequence before gap_begin and t + gap_tiles from
+// there on (sink keys stand before the gap, the window behind it).
+struct WorkItem {
+  int32_t request;
+  int32_t row_begin;      // first packed row of the query tile
+  int32_t num_rows;       // packed rows in the tile, 1 .. tile rows
+  int32_t kv_head_begin;  // kv heads [begin, end), each over the same KV tiles
+  int32_t kv_head_end;
+  int32_t tile_begin;  // visited KV tiles [begin, end); empty: the rows see no key
+  int32_t tile_end;
+  int32_t gap_begin;
+  int32_t gap_tiles;
+  int32_t partial;  // its slot, or -1: the item is whole and writes the output. One head then.
+  int32_t merge;    // its MergeRecord, or -1
+  int32_t padding;
+};
+
+struct MergeRecord {
+  int32_t request;
+  int32_t row_begin;
+  int32_t num_rows;
+  int32_t kv_head;
+  int32_t first_partial;  // slots [first, first + num), merged in this order
+  int32_t num_partials;
+  int32_t padding[2];
+};
+
+struct PlanSection {
+  int32_t num_ctas;
+  int32_t num_items;
+  int32_t num_merges;
+  int32_t cta_begin_offset;
+  int32_t items_offset;
+  int32_t merges_offset;
+};
+
+struct PlanHeader {
+  MaskBounds mask;
+  int32_t num_requests;
+  int32_t requests_offset;
+  PlanSection section[kNumPipelines];
+  int32_t padding[14];
+};
+
+static_assert(sizeof(RequestRecord) == 24);
+static_assert(sizeof(WorkItem) == 48);
+static_assert(sizeof(MergeRecord) == 32);
+static_assert(sizeof(PlanHeader) == 128);
+
+// Kernel argument: where everything is. Strides count elements.
+struct AttentionParams {
+  const void* q;              // [num_qo_rows, num_qo_heads, head_dim]
+  const void* k;              // paged: [num_pages, page_size, num_kv_heads, head_dim] in any
+  const void* v;              // order of axes; ragged: [num_kv_rows, num_kv_heads, head_dim]
+  void* o;                    // [num_qo_rows, num_qo_heads, head_dim]
+  float* lse;                 // [num_qo_rows, num_qo_heads], natural log; may be null
+  const int32_t* kv_indices;  // page ids; null when ragged
+  const uint8_t* plan;        // PlanHeader
+  float* partial_o;           // [slots, tile rows, head_dim]
+  float* partial_lse;         // [slots, tile rows]
+  uint32_t* counters;         // [merges], zero between launches
+  int64_t q_row_stride, q_head_stride;
+  int64_t k_page_stride, k_row_stride, k_head_stride;
+  int64_t v_page_stride, v_row_stride, v_head_stride;
+  int64_t o_row_stride, o_head_stride;
+  int64_t lse_row_stride, lse_head_stride;
+  float sm_scale;
+  int32_t num_kv_heads;
+  // The rest is compiled into GPU units; the CPU skeleton reads it here.
+  int32_t group;
+  int32_t head_dim;
+  int32_t page_size;  // 0: ragged
+  DType q_dtype;
+  DType kv_dtype;
+  int32_t tile_rows;  // of the pipeline that runs
+  int32_t tile_kv;
+};
+
+// Room for a variant's own arguments, packed by engine/variant_args.h: per tensor a pointer and
+// kMaxTensorRank strides (elements), then the run-time params, 4 bytes each, in spec order.
+inline constexpr int kMaxTensorRank = 4;
+inline constexpr int kMaxVariantArgBytes = 1024;
+struct VariantArgs {
+  alignas(8) uint8_t bytes[kMaxVariantArgBytes];
+};
+
+// How one GPU unit is cut; compiled into it. Written once here so that the launch and the kernel
+// cannot disagree about shared memory.
+struct TileConfig {
+  int32_t rows;    // packed query rows of a tile
+  int32_t kv;      // keys of a KV tile
+  int32_t warps;
+  int32_t stages;  // KV tiles in flight
+  int32_t ctas_per_sm;
+  int32_t smem_bytes;
+};
+
+}  // namespace heddle
