@@ -1,0 +1,147 @@
+// Door of the room `engine`: the public API, and the glue between the other rooms.
+//
+//   register a variant (JSON) -> make an Attention for a model's shapes -> once per decode step:
+//   plan(batch) -> run() in every layer, directly or by replaying a CUDA graph
+//
+// An Engine owns one device (the GPU, or the CPU where there is none), the variants it knows and
+// the JIT cache. attention() renders one unit per kernel of the launch set and compiles or finds
+// it; nothing is ever compiled later. plan() is CPU work and one asynchronous copy into the
+// workspace. run() launches a fixed set of persistent kernels whose grids never change: every
+// figure of the step (requests, lengths, pages, items) is read from the workspace on the device,
+// so a graph captured once serves every batch within the workspace's maxima.
+//
+// An Engine may be used from several threads; an Attention too, as long as each thread has its own
+// Workspace. A Workspace belongs to one stream at a time: plan() on another stream first makes
+// that stream wait for the one used before.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/types.h"
+#include "planner/plan.h"
+#include "variants/variant.h"
+
+namespace heddle {
+
+enum class DeviceKind { automatic, cuda, cpu };
+
+struct EngineOptions {
+  DeviceKind device = DeviceKind::automatic;  // automatic: CUDA device 0, or the CPU if there is none
+  int ordinal = 0;
+  bool use_disk_cache = true;
+  std::string cache_dir;  // empty: $HEDDLE_CACHE_DIR, $XDG_CACHE_HOME/heddle, $HOME/.cache/heddle
+  bool check_pages = false;  // debug: run() reads kv_indices back and refuses ids out of range
+};
+
+// A model's attention, as fixed when it is made.
+struct AttentionConfig {
+  std::string variant = "softmax";
+  int num_qo_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  DType q_dtype = DType::bf16;   // of q and o
+  DType kv_dtype = DType::bf16;  // of k and v; equal to q_dtype
+  int page_size = 16;            // 0: ragged K/V
+  float sm_scale = 0;            // 0: 1 / sqrt(head_dim)
+  int max_qo_len = 0;            // 0: any. group * max_qo_len <= 16 leaves the append kernel out
+  ParamValues constants;         // values for params with "constant": true
+};
+
+// Device arrays of one run(); host arrays on the CPU device.
+struct Tensors {
+  Tensor q;    // [num_qo_rows, num_qo_heads, head_dim]
+  Tensor k;    // paged NHD: [num_pages, page_size, num_kv_heads, head_dim]; HND: give `layout`;
+  Tensor v;    // ragged: [num_kv_rows, num_kv_heads, head_dim]
+  Tensor o;    // like q
+  Tensor lse;  // [num_qo_rows, num_qo_heads] f32, natural log; leave data null if not wanted
+  KvLayout layout = KvLayout::NHD;
+  const std::int32_t* kv_indices = nullptr;  // page ids, on the device; null when ragged
+  std::map<std::string, Tensor> variant;     // the variant's own tensors by name
+};
+
+struct KernelInfo {
+  std::string kernel;  // "decode" or "append"
+  std::string arch;    // "sm_90a", or "cpu"
+  double compile_ms = 0;
+  int registers = 0;
+  int shared_bytes = 0;
+  int spill_bytes = 0;
+  std::string origin;  // "compiled", "disk", "memory", "built in"
+};
+
+struct DeviceInfo {
+  DeviceKind kind = DeviceKind::cpu;
+  std::string name;  // "NVIDIA H200", or "CPU"
+  std::string arch;
+  int num_sms = 0;
+  std::string why_cpu;  // why there is no GPU; empty on the GPU
+};
+
+namespace detail {
+struct EngineState;
+struct AttentionState;
+struct WorkspaceState;
+}  // namespace detail
+
+// Fixed size, fixed address; holds the plan, the partial states and their counters.
+class Workspace {
+ public:
+  std::size_t bytes() const;
+  const WorkspaceLayout& layout() const;
+  // The current plan's bytes on the host, as copied to the device (PlanHeader first).
+  std::span<const std::byte> plan_bytes() const;
+  const PlanSummary& summary() const;
+
+ private:
+  friend class Attention;
+  std::shared_ptr<detail::WorkspaceState> state_;
+};
+
+class Attention {
+ public:
+  // Allocates. Throws where a maximum is not positive or does not fit 32-bit row counts.
+  Workspace workspace(const Maxima& maxima) const;
+  std::size_t workspace_bytes(const Maxima& maxima) const;
+
+  // Checks the batch, writes the work list and starts its copy. `params` decide declared masks
+  // (a window); run() must get the same values for those.
+  PlanSummary plan(const Batch& batch, Workspace& workspace, Stream stream = nullptr,
+                   const ParamValues& params = {});
+
+  // Launches. Every tensor is checked against the config and the plan first.
+  void run(Workspace& workspace, const Tensors& tensors, const ParamValues& params = {},
+           Stream stream = nullptr);
+
+  const AttentionConfig& config() const;
+  const Variant& variant() const;
+  const PlanConfig& plan_config() const;
+  std::vector<KernelInfo> kernels() const;
+
+ private:
+  friend class Engine;
+  std::shared_ptr<detail::AttentionState> state_;
+};
+
+class Engine {
+ public:
+  explicit Engine(EngineOptions options = {});
+
+  void register_variant(Variant variant);
+  void register_variant_file(const std::string& path);
+  const VariantRegistry& variants() const;
+
+  // Compiles, or finds in a cache, every kernel of the launch set.
+  Attention attention(const AttentionConfig& config);
+
+  const DeviceInfo& device() const;
+
+ private:
+  std::shared_ptr<detail::EngineState> state_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,110 @@
+// Door of the room `planner`: from the lengths of a batch to a balanced work list.
+//
+// STORY TO BE WRITTEN BY THE ROOM (10 to 25 lines): what it does, its data, its promise.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/types.h"
+#include "templates/abi.h"
+
+namespace heddle {
+
+// Microseconds (or any one unit) that a CTA spends on an item: per_item + per_tile * KV tiles.
+struct CostModel {
+  double per_item;
+  double per_tile;
+};
+
+// One kernel family as the planner sees it.
+struct PipelineShape {
+  bool present = false;  // false: the launch set holds no such kernel
+  int num_ctas = 0;      // persistent CTAs of its grid
+  int tile_rows = 0;     // packed rows (token, head in group) of a query tile
+  int tile_kv = 0;       // keys of a KV tile
+  CostModel cost{1.0, 1.0};
+};
+
+struct PlanConfig {
+  int num_kv_heads = 0;
+  int group = 0;             // num_qo_heads / num_kv_heads
+  int head_dim = 0;
+  int page_size = 0;         // 0: ragged K/V
+  int max_decode_rows = 16;  // requests with group * qo_len <= this go to decode (if present)
+  std::array<PipelineShape, kNumPipelines> pipeline;  // indexed by Pipeline
+  const PipelineShape& of(Pipeline p) const { return pipeline[static_cast<int>(p)]; }
+};
+
+// What a workspace is made for. Everything within it can be planned.
+struct Maxima {
+  int max_requests = 0;
+  std::int64_t max_qo_rows = 0;    // query rows of a whole batch
+  std::int64_t max_kv_tokens = 0;  // keys of a whole batch
+  int max_qo_len = 0;              // query rows of one request; 0: no bound below max_qo_rows
+};
+
+// One step's lengths, all on the host. Request r has query rows [qo_indptr[r], qo_indptr[r + 1]).
+// Paged: its pages are entries [kv_indptr[r], kv_indptr[r + 1]) of kv_indices, the last one filled
+// with last_page_len[r] keys (1 .. page_size; 0 only where it has no page). With a dense table of
+// row stride s (vLLM's block table), give kv_table_stride = s and kv_lens instead.
+// Ragged: its K/V rows are [kv_indptr[r], kv_indptr[r + 1]).
+struct Batch {
+  std::span<const std::int32_t> qo_indptr;      // [num_requests + 1]
+  std::span<const std::int32_t> kv_indptr;      // [num_requests + 1], or empty with a dense table
+  std::span<const std::int32_t> last_page_len;  // [num_requests], paged CSR only
+  std::int64_t kv_table_stride = 0;             // entries a row, dense table only
+  std::span<const std::int32_t> kv_lens;        // [num_requests], dense table only
+};
+
+// Byte offsets and sizes of a workspace; a pure function of PlanConfig and Maxima.
+struct WorkspaceLayout {
+  std::size_t plan_bytes = 0;  // at offset 0: room for the largest plan
+  struct Section {
+    std::size_t partial_o = 0;    // f32 [max_partials, tile_rows, head_dim]
+    std::size_t partial_lse = 0;  // f32 [max_partials, tile_rows]
+    std::size_t counters = 0;     // u32 [max_merges]
+    int max_partials = 0;
+    int max_merges = 0;
+  };
+  std::array<Section, kNumPipelines> section;
+  std::size_t counters_begin = 0, counters_end = 0;  // bytes that must be zero before first use
+  std::size_t total_bytes = 0;
+};
+
+WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima);
+
+// What a plan came to; per pipeline where it says so.
+struct PlanSummary {
+  std::size_t copy_bytes = 0;
+  std::array<int, kNumPipelines> items{};
+  std::array<int, kNumPipelines> partials{};
+  std::array<int, kNumPipelines> merges{};
+  std::array<double, kNumPipelines> max_over_mean{};  // cost of the busiest CTA over the mean; 1 when idle
+};
+
+// Checks batches and turns them into work lists. Allocates in its constructor only.
+// Not thread-safe: one Planner per workspace.
+class Planner {
+ public:
+  Planner(const PlanConfig& config, const Maxima& maxima);
+
+  // Checks the batch (Error names the first offending request, the value and what is allowed) and
+  // writes the plan to `out`, which has at least layout().plan_bytes. No allocation.
+  PlanSummary plan(const Batch& batch, const MaskBounds& mask, std::span<std::byte> out);
+
+  const PlanConfig& config() const { return config_; }
+  const Maxima& maxima() const { return maxima_; }
+  const WorkspaceLayout& layout() const { return layout_; }
+
+ private:
+  PlanConfig config_;
+  Maxima maxima_;
+  WorkspaceLayout layout_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,120 @@
+// Door of the room `variants`: what attention computes, as data.
+//
+// STORY TO BE WRITTEN BY THE ROOM (10 to 25 lines).
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/types.h"
+#include "templates/abi.h"
+
+namespace heddle {
+
+enum class Hook {
+  query_transform,
+  key_transform,
+  value_transform,
+  logits_transform,
+  logits_mask,
+  output_transform,
+  initial_state,
+};
+inline constexpr int kNumHooks = 7;
+std::string_view name_of(Hook hook);
+
+// Which element of the same row a transform of q, k or v sees as `pair`.
+enum class RotaryPair { none, half_split, interleaved };  // x[d +- D/2]; x[d ^ 1]
+
+struct Param {
+  std::string name;  // public name; "soft_cap.cap" where a composition had a clash
+  bool is_float = true;  // f32 or i32
+  double default_value = 0;
+  bool has_default = true;
+  std::optional<double> min, max;
+  bool constant = false;  // compiled into the unit; fixed when the Attention is made
+  std::string doc;
+};
+
+struct TensorParam {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::string> shape;  // words: num_qo_heads, num_kv_heads, num_qo_rows, num_requests,
+                                   // kv_len, head_dim, or a decimal number
+  std::string doc;
+};
+
+struct HookCode {
+  std::string code;  // body of an f32 function (bool for logits_mask)
+  RotaryPair pair = RotaryPair::none;
+};
+
+// One spec's own hooks. Local names are what its snippets say (params.cap, tensors.slopes); they
+// point into the composed variant's lists.
+struct Component {
+  std::string name;
+  std::string file;  // as errors show it: "gemma2.json", or "<memory>"
+  std::map<Hook, HookCode> hooks;
+  std::map<std::string, int> params;   // local name -> index in Variant::params
+  std::map<std::string, int> tensors;  // local name -> index in Variant::tensors
+};
+
+// A window or sink bound: a number, or the index of an i32 param.
+struct Bound {
+  std::int32_t literal = 0;
+  int param = -1;
+};
+
+// Declared mask structure. Several bounds of one kind AND together: the smallest holds.
+struct DeclaredMask {
+  bool causal = false;
+  std::vector<Bound> window_left, window_right;
+  std::vector<Bound> sink;  // at most one component declares it
+};
+
+// Values by public name. Missing ones take the spec's default.
+using ParamValues = std::map<std::string, double>;
+
+class VariantRegistry;
+
+struct Variant {
+  std::string name;
+  std::string doc;
+  std::string file;  // where it came from
+  std::string json;  // the spec's text, as given
+  std::vector<Param> params;
+  std::vector<TensorParam> tensors;
+  std::vector<Component> components;  // in order: transforms chain left to right, masks are ANDed
+  DeclaredMask mask;
+  bool use_softmax = true;
+
+  // Read and validate. `known` resolves "compose". Errors say file, JSON pointer, the value found
+  // and what is allowed; an unknown key, type or name is answered with the nearest valid one.
+  static Variant from_json(std::string_view text, std::string_view file, const VariantRegistry& known);
+  static Variant from_file(const std::string& path, const VariantRegistry& known);
+
+  bool has(Hook hook) const;
+  // Every param's value in order of `params`: checked for unknown names, type and range.
+  std::vector<double> resolve(const ParamValues& values) const;
+  // The declared mask with values put in (resolve()'s result).
+  MaskBounds bounds(const std::vector<double>& values) const;
+};
+
+// Variants by name; starts with the built-in ones (this room's *.json, embedded at build).
+class VariantRegistry {
+ public:
+  VariantRegistry();
+  void add(Variant variant);  // replaces one of the same name
+  const Variant& at(std::string_view name) const;  // Error with the nearest name if unknown
+  std::vector<std::string> names() const;  // sorted
+
+ private:
+  std::map<std::string, Variant, std::less<>> variants_;
+};
+
+}  // namespace heddle
