@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -46,6 +47,13 @@ struct Tensor {
   int rank = 0;
   std::array<std::int64_t, kMaxRank> shape{};
   std::array<std::int64_t, kMaxRank> strides{};
+};
+
+// A text that the build puts into the binary (tools/embed.cmake writes the tables; the room that
+// uses one declares its function in namespace heddle::embedded).
+struct EmbeddedFile {
+  std::string_view path;  // relative to the repository: "templates/decode.cuh"
+  std::string_view text;
 };
 
 // A CUstream as an opaque pointer, so that no public header needs cuda.h. Null is the legacy
