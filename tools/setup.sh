@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Brings what a build of heddle needs and this machine lacks, and says so. Quick where nothing is
+# missing. Run by tools/demo and tools/test; may be run alone.
+#
+#   compiler, cmake, ninja, libraries  Debian / Ubuntu packages (root, or sudo)
+#   cuda.h, nvrtc.h and NVRTC          a CUDA toolkit where there is one, else the PyPI packages
+#                                      nvidia-cuda-nvrtc and nvidia-cuda-runtime, in .deps/cuda
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { echo "setup: $*"; }
+
+has_header() {  # has_header fmt/core.h
+  local dir
+  for dir in /usr/include /usr/local/include "/usr/include/$(uname -m)-linux-gnu"; do
+    [ -e "$dir/$1" ] && return 0
+  done
+  return 1
+}
+
+missing=()
+need_tool() { command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
+need_header() { has_header "$1" || missing+=("$2"); }
+
+install_packages() {
+  [ ${#missing[@]} -eq 0 ] && return 0
+  if ! command -v apt-get >/dev/null 2>&1; then
+    say "this machine has no apt-get; please install these yourself: ${missing[*]}" >&2
+    exit 1
+  fi
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null 2>&1; then
+      say "neither root nor sudo; please have these packages installed: ${missing[*]}" >&2
+      exit 1
+    fi
+    as_root=(sudo)
+  fi
+  say "installing Debian packages: ${missing[*]}"
+  "${as_root[@]}" apt-get -qq update
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+has_cuda() {
+  local dir
+  for dir in "${CUDA_HOME:-/usr/local/cuda}" "${CUDA_PATH:-/usr/local/cuda}" /usr/local/cuda \
+             /usr/local /usr .deps/cuda; do
+    [ -e "$dir/include/cuda.h" ] && [ -e "$dir/include/nvrtc.h" ] && return 0
+  done
+  return 1
+}
+
+# NVRTC is loaded at run time, so only the headers are needed to build; the wheels bring both.
+# 13.0 is the version that the numbers in this repository were measured with.
+install_cuda() {
+  has_cuda && return 0
+  if ! python3 -m pip --version >/dev/null 2>&1; then
+    missing=(python3-pip)
+    install_packages
+  fi
+  say "no CUDA toolkit here: fetching nvidia-cuda-nvrtc and nvidia-cuda-runtime into .deps/cuda"
+  local work=.deps/unpack.$$
+  rm -rf "$work"
+  mkdir -p "$work"
+  if ! python3 -m pip download -q --no-deps --disable-pip-version-check -d "$work" \
+      'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*'; then
+    rm -rf "$work"
+    say "the two packages could not be fetched; install a CUDA 13 toolkit, or set CUDA_HOME to one" >&2
+    exit 1
+  fi
+  local wheel
+  for wheel in "$work"/*.whl; do python3 -m zipfile -e "$wheel" "$work"; done
+  # Into place by one rename, so that an interrupted run leaves nothing half done.
+  rm -rf .deps/cuda
+  mv "$work/nvidia/cu13" .deps/cuda
+  rm -rf "$work"
+}
+
+need_tool g++ g++
+need_tool cmake cmake
+need_tool ninja ninja-build
+need_tool python3 python3
+has_header catch2/catch_all.hpp || need_header catch2/catch.hpp catch2  # version 3, or 2
+need_header fmt/core.h libfmt-dev
+need_header nlohmann/json.hpp nlohmann-json3-dev
+need_header CLI/CLI.hpp libcli11-dev
+need_header xxhash.h libxxhash-dev
+need_header benchmark/benchmark.h libbenchmark-dev
+install_packages
+install_cuda
