@@ -1,6 +1,22 @@
 // Door of the room `variants`: what attention computes, as data.
 //
-// STORY TO BE WRITTEN BY THE ROOM (10 to 25 lines).
+// A variant is a few lines of JSON: run-time params, device tensors, a declared mask, and hooks,
+// which are bodies of small functions. The way in is one line for everybody, built-in or user:
+//
+//   text -> spec_text (tree with lines) -> spec_reader (one typed spec, checked; hook_code and
+//   code_scanner judge the snippets) -> compose (parts chained, names settled) -> Variant
+//
+// A Variant holds everything that the rest needs and no JSON. The engine renders its hooks into a
+// unit, the planner gets bounds() as plain integers and prices the tiles that they leave, and
+// reference_attention.h is the definition of the result: whole rows in double precision.
+//
+// Promises. A spec that was read is whole: every name resolves, every default is in its range, the
+// arguments fit VariantArgs, a snippet cannot leave its function. A spec that was not gets one
+// sentence with file, line, JSON pointer, the value found and what is allowed. A registered variant
+// never changes: composing copies its parts, so replacing a name later leaves earlier ones alone.
+//
+// The room does not know C++ beyond brackets and words (a compiler judges the rest, later), no
+// device, no batch, and no variant by its name.
 #pragma once
 
 #include <array>
@@ -32,7 +48,7 @@ std::string_view name_of(Hook hook);
 enum class RotaryPair { none, half_split, interleaved };  // x[d +- D/2]; x[d ^ 1]
 
 struct Param {
-  std::string name;  // public name; "soft_cap.cap" where a composition had a clash
+  std::string name;      // public name; "soft_cap.cap" where a composition had a clash
   bool is_float = true;  // f32 or i32
   double default_value = 0;
   bool has_default = true;
@@ -52,16 +68,18 @@ struct TensorParam {
 struct HookCode {
   std::string code;  // body of an f32 function (bool for logits_mask)
   RotaryPair pair = RotaryPair::none;
+  int line = 1;  // of Component::file, where the code stands (a JSON string is one line there)
 };
 
 // One spec's own hooks. Local names are what its snippets say (params.cap, tensors.slopes); they
 // point into the composed variant's lists.
 struct Component {
   std::string name;
-  std::string file;  // as errors show it: "gemma2.json", or "<memory>"
+  std::string file;  // without folders: "gemma2.json", or "<memory>"
   std::map<Hook, HookCode> hooks;
   std::map<std::string, int> params;   // local name -> index in Variant::params
   std::map<std::string, int> tensors;  // local name -> index in Variant::tensors
+  std::optional<bool> use_softmax;     // as the spec said it; most specs have no opinion
 };
 
 // A window or sink bound: a number, or the index of an i32 param.
@@ -95,10 +113,13 @@ struct Variant {
 
   // Read and validate. `known` resolves "compose". Errors say file, JSON pointer, the value found
   // and what is allowed; an unknown key, type or name is answered with the nearest valid one.
-  static Variant from_json(std::string_view text, std::string_view file, const VariantRegistry& known);
+  static Variant from_json(std::string_view text, std::string_view file,
+                           const VariantRegistry& known);
   static Variant from_file(const std::string& path, const VariantRegistry& known);
 
   bool has(Hook hook) const;
+  // What the chain of a query, key or value transform sees as `pair`; all its parts that ask agree.
+  RotaryPair pair(Hook hook) const;
   // Every param's value in order of `params`: checked for unknown names, type and range.
   std::vector<double> resolve(const ParamValues& values) const;
   // The declared mask with values put in (resolve()'s result).
@@ -109,9 +130,9 @@ struct Variant {
 class VariantRegistry {
  public:
   VariantRegistry();
-  void add(Variant variant);  // replaces one of the same name
+  void add(Variant variant);                       // replaces one of the same name
   const Variant& at(std::string_view name) const;  // Error with the nearest name if unknown
-  std::vector<std::string> names() const;  // sorted
+  std::vector<std::string> names() const;          // sorted
 
  private:
   std::map<std::string, Variant, std::less<>> variants_;

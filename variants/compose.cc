@@ -1,0 +1,242 @@
+#include "variants/compose.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/error.h"
+#include "variants/nearest.h"
+
+namespace heddle {
+namespace {
+
+std::optional<bool> softmax_opinion(const Component& component) {
+  if (component.use_softmax) return component.use_softmax;
+  if (component.hooks.count(Hook::initial_state)) return true;
+  return std::nullopt;
+}
+
+Variant own_part(Spec& spec) {
+  Variant own;
+  own.name = spec.name;
+  Component component;
+  component.name = spec.name;
+  component.file = base_name(spec.file);
+  component.hooks = std::move(spec.hooks);
+  component.use_softmax = spec.use_softmax;
+  for (const Param& param : spec.params) {
+    component.params[param.name] = static_cast<int>(component.params.size());
+  }
+  for (const TensorParam& tensor : spec.tensors) {
+    component.tensors[tensor.name] = static_cast<int>(component.tensors.size());
+  }
+  own.params = std::move(spec.params);
+  own.tensors = std::move(spec.tensors);
+  own.mask = std::move(spec.mask);
+  own.components.push_back(std::move(component));
+  return own;
+}
+
+void append_bounds(std::vector<Bound>& all, const std::vector<Bound>& bounds, int first_param) {
+  for (Bound bound : bounds) {
+    if (bound.param >= 0) bound.param += first_param;
+    all.push_back(bound);
+  }
+}
+
+void append(Variant& all, const Variant& part) {
+  const int first_param = static_cast<int>(all.params.size());
+  const int first_tensor = static_cast<int>(all.tensors.size());
+  for (Component component : part.components) {
+    for (auto& [name, index] : component.params) index += first_param;
+    for (auto& [name, index] : component.tensors) index += first_tensor;
+    all.components.push_back(std::move(component));
+  }
+  all.params.insert(all.params.end(), part.params.begin(), part.params.end());
+  all.tensors.insert(all.tensors.end(), part.tensors.begin(), part.tensors.end());
+  all.mask.causal = all.mask.causal || part.mask.causal;
+  append_bounds(all.mask.window_left, part.mask.window_left, first_param);
+  append_bounds(all.mask.window_right, part.mask.window_right, first_param);
+  append_bounds(all.mask.sink, part.mask.sink, first_param);
+}
+
+// Gives every param (or tensor) its public name. `names` picks the map of a component.
+template <typename Named>
+void settle_names(Variant& variant, std::vector<Named>& list,
+                  std::map<std::string, int> Component::*names, std::string_view kind) {
+  std::map<std::string, int> uses;
+  for (const Component& component : variant.components) {
+    for (const auto& [name, index] : component.*names) ++uses[name];
+  }
+  std::map<std::string, int> owners;
+  for (const Component& component : variant.components) {
+    for (const auto& [name, index] : component.*names) {
+      std::string& shown = list[static_cast<std::size_t>(index)].name;
+      shown = uses[name] > 1 ? component.name + "." + name : name;
+      if (++owners[shown] > 1) {
+        fail(ErrorKind::invalid_spec,
+             "{}: the composition {} holds the component {} twice, so that its {} {} would have no "
+             "name of its own; compose it once.",
+             variant.file, variant.name, component.name, kind, name);
+      }
+    }
+  }
+}
+
+void check_sinks(const Variant& whole, const std::vector<Variant>& parts) {
+  const auto has_window = [](const Variant& part) {
+    return !part.mask.window_left.empty() || !part.mask.window_right.empty();
+  };
+  for (const Variant& part : parts) {
+    if (part.mask.sink.empty()) continue;
+    for (const Variant& other : parts) {
+      if (&other == &part || !has_window(other)) continue;  // a sink never stands without a window
+      fail(
+          ErrorKind::invalid_spec,
+          "{}: {} declares a sink and {} declares {}, but the AND of two windows with sinks is not "
+          "one window with sinks; declare the sink and every window in one part.",
+          whole.file, part.name, other.name, other.mask.sink.empty() ? "a window" : "a sink too");
+    }
+  }
+}
+
+void settle_softmax(Variant& variant) {
+  const Component* first = nullptr;
+  for (const Component& component : variant.components) {
+    const std::optional<bool> opinion = softmax_opinion(component);
+    if (!opinion) continue;
+    if (first != nullptr && softmax_opinion(*first) != opinion) {
+      const Component& with = *opinion ? component : *first;
+      const Component& without = *opinion ? *first : component;
+      fail(ErrorKind::invalid_spec,
+           "{}: {} {}, but {} sets use_softmax to false; the parts of a variant must agree.",
+           variant.file, with.name,
+           with.use_softmax ? "sets use_softmax to true"
+                            : "has an initial_state, a term of the softmax",
+           without.name);
+    }
+    first = &component;
+    variant.use_softmax = *opinion;
+  }
+}
+
+void check_hooks(const Variant& variant) {
+  const Component* initial = nullptr;
+  for (const Component& component : variant.components) {
+    if (!component.hooks.count(Hook::initial_state)) continue;
+    if (component.use_softmax == std::optional(false)) {
+      fail(ErrorKind::invalid_spec,
+           "{}: {} has an initial_state, but sets use_softmax to false; initial_state is a term of "
+           "the softmax.",
+           variant.file, component.name);
+    }
+    if (initial != nullptr) {
+      fail(ErrorKind::invalid_spec,
+           "{}: {} and {} both have an initial_state; a variant may have one.", variant.file,
+           initial->name, component.name);
+    }
+    initial = &component;
+  }
+}
+
+std::string_view pair_word(RotaryPair pair) {
+  return pair == RotaryPair::half_split ? "half_split" : "interleaved";
+}
+
+// One kind a chain: then x and its partner are all that the chain needs.
+void check_pairs(const Variant& variant, Hook hook) {
+  const Component* first = nullptr;
+  for (const Component& component : variant.components) {
+    const auto at = component.hooks.find(hook);
+    if (at == component.hooks.end() || at->second.pair == RotaryPair::none) continue;
+    if (first != nullptr && first->hooks.at(hook).pair != at->second.pair) {
+      fail(ErrorKind::invalid_spec,
+           "{}: the {} of {} asks for the {} pair and that of {} for the {} pair; a chain may use "
+           "one kind of pair.",
+           variant.file, name_of(hook), first->name, pair_word(first->hooks.at(hook).pair),
+           component.name, pair_word(at->second.pair));
+    }
+    first = &component;
+  }
+}
+
+void check_size(const Variant& variant) {
+  if (variant.components.size() > kMaxComponents) {
+    fail(ErrorKind::invalid_spec, "{}: {} is composed of {} parts; at most {} are allowed.",
+         variant.file, variant.name, variant.components.size(), kMaxComponents);
+  }
+  constexpr std::size_t kTensorBytes = 8 + 8 * std::size_t{kMaxTensorRank};
+  const auto run_time =
+      static_cast<std::size_t>(std::count_if(variant.params.begin(), variant.params.end(),
+                                             [](const Param& param) { return !param.constant; }));
+  const std::size_t bytes = variant.tensors.size() * kTensorBytes + run_time * 4;
+  if (bytes > std::size_t{kMaxVariantArgBytes}) {
+    fail(
+        ErrorKind::invalid_spec,
+        "{}: the arguments of {} take {} bytes ({} tensors of {}, {} run-time params of 4), but at "
+        "most {} are allowed; make params constant or put them into a tensor.",
+        variant.file, variant.name, bytes, variant.tensors.size(), kTensorBytes, run_time,
+        kMaxVariantArgBytes);
+  }
+}
+
+}  // namespace
+
+Variant compose(Spec spec, const VariantRegistry& known) {
+  std::vector<Variant> parts;
+  for (const ComposedName& part : spec.compose) {
+    if (part.name == spec.name) {
+      fail(ErrorKind::invalid_spec,
+           "{} is {}, the spec itself; a variant cannot be a part of itself.", part.where,
+           in_quotes(part.name));
+    }
+    const std::vector<std::string> names = known.names();
+    if (!std::binary_search(names.begin(), names.end(), part.name)) {
+      fail(ErrorKind::invalid_spec, "{} is {}, which is not a known variant; {}.", part.where,
+           in_quotes(part.name), offer(part.name, names));
+    }
+    parts.push_back(known.at(part.name));
+  }
+  if (spec.has_own_part()) parts.push_back(own_part(spec));
+
+  Variant out;
+  out.name = std::move(spec.name);
+  out.doc = std::move(spec.doc);
+  out.file = std::move(spec.file);
+  out.json = std::move(spec.json);
+  for (const Variant& part : parts) append(out, part);
+  settle_names(out, out.params, &Component::params, "param");
+  settle_names(out, out.tensors, &Component::tensors, "tensor");
+  check_size(out);
+  check_sinks(out, parts);
+  check_hooks(out);
+  settle_softmax(out);
+  for (const Hook hook : {Hook::query_transform, Hook::key_transform, Hook::value_transform}) {
+    check_pairs(out, hook);
+  }
+  return out;
+}
+
+void add_specs(std::span<const EmbeddedFile> files, VariantRegistry& registry) {
+  std::vector<Spec> waiting;
+  for (const EmbeddedFile& file : files) waiting.push_back(read_spec(file.text, file.path));
+  while (!waiting.empty()) {
+    const auto waits_for_another = [&](const Spec& spec) {
+      return std::any_of(spec.compose.begin(), spec.compose.end(), [&](const ComposedName& part) {
+        return std::any_of(waiting.begin(), waiting.end(), [&](const Spec& other) {
+          return other.name == part.name && other.name != spec.name;
+        });
+      });
+    };
+    const auto ready = std::find_if_not(waiting.begin(), waiting.end(), waits_for_another);
+    if (ready == waiting.end()) {
+      fail(ErrorKind::invalid_spec,
+           "{} is {}, which composes {} in turn; compositions may not form a circle.",
+           waiting[0].compose[0].where, in_quotes(waiting[0].compose[0].name), waiting[0].name);
+    }
+    Spec spec = std::move(*ready);
+    waiting.erase(ready);
+    registry.add(compose(std::move(spec), registry));
+  }
+}
+
+}  // namespace heddle

@@ -1,0 +1,23 @@
+// What an error offers to somebody who mistyped a name.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace heddle {
+
+// The candidate with the smallest edit distance (the first of equals); empty if there is none.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+// "a, b, c".
+std::string comma_list(const std::vector<std::string>& words);
+
+// The tail of a sentence about an unknown `word`: the nearest one and all that are allowed, or
+// "none are declared".
+std::string offer(std::string_view word, const std::vector<std::string>& candidates);
+
+// The text in quotes, control characters escaped, cut where it is long.
+std::string in_quotes(std::string_view text);
+
+}  // namespace heddle

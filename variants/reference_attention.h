@@ -1,0 +1,214 @@
+// The definition of attention here: whole rows, double precision, no tiles, no chunks, no merging.
+//
+// Every kernel is held against it. Hooks is a struct that the engine renders (or a test writes by
+// hand) with Real = double:
+//
+//   static constexpr bool has_query_transform, has_key_transform, has_value_transform,
+//       has_logits_transform, has_logits_mask, has_output_transform, has_initial_state,
+//       use_softmax;
+//   static constexpr int query_pair, key_pair, value_pair;  // kNoPair, kHalfSplit, kInterleaved
+//   Real query_transform(Real x, Real pair, int dim, const HookContext&) const;  // key_, value_
+//   too Real logits_transform(Real logit, const HookContext&) const; bool logits_mask(Real logit,
+//   const HookContext&) const; Real output_transform(Real x, int dim, const HookContext&) const;
+//   Real initial_state(const HookContext&) const;
+//
+// A function whose has_... is false need not exist.
+//
+// This text is also compiled at run time beside rendered hooks, so it stands on the standard
+// library and `templates` alone.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "templates/abi.h"
+#include "templates/hook_context.h"
+
+namespace heddle {
+
+namespace reference {
+inline constexpr int kNoPair = 0;
+inline constexpr int kHalfSplit = 1;    // the partner of x[d] is x[d + D/2] or x[d - D/2]
+inline constexpr int kInterleaved = 2;  // the partner of x[d] is x[d ^ 1]
+}  // namespace reference
+
+// One request.
+struct ReferenceProblem {
+  int num_qo_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int request = 0;
+  int qo_begin = 0;  // the request's first row in q and o of the batch: what hooks see as q_row
+  int qo_len = 0;
+  int kv_len = 0;
+  double sm_scale = 1;
+  MaskBounds mask;
+  const double* q = nullptr;  // [qo_len, num_qo_heads, head_dim]
+  const double* k = nullptr;  // [kv_len, num_kv_heads, head_dim]
+  const double* v = nullptr;  // [kv_len, num_kv_heads, head_dim]
+  double* o = nullptr;        // [qo_len, num_qo_heads, head_dim]
+  double* lse = nullptr;      // [qo_len, num_qo_heads], natural log; may be null
+};
+
+namespace reference {
+
+// In 64 bit: bounds reach up to kUnbounded.
+inline bool is_kept(const MaskBounds& mask, std::int64_t q_pos, std::int64_t kv_pos) {
+  if (mask.causal && kv_pos > q_pos) return false;
+  const bool in_window = q_pos - kv_pos <= mask.window_left && kv_pos - q_pos <= mask.window_right;
+  return in_window || kv_pos < mask.sink;
+}
+
+// dim's partner; a last odd element without one is its own.
+inline int partner(int pair, int dim, int head_dim) {
+  const int half = head_dim / 2;
+  if (pair == kHalfSplit && dim < 2 * half) return dim < half ? dim + half : dim - half;
+  if (pair == kInterleaved && (dim ^ 1) < head_dim) return dim ^ 1;
+  return dim;
+}
+
+// to[d] = transform(from[d], its partner, d) for one row; from and to must not overlap.
+template <class Transform>
+void transform_row(const double* from, double* to, int head_dim, int pair, Transform transform) {
+  for (int d = 0; d < head_dim; ++d) {
+    const double other = pair == kNoPair ? 0.0 : from[partner(pair, d, head_dim)];
+    to[d] = transform(from[d], other, d);
+  }
+}
+
+// The rows of K and V of one kv head, transformed: [kv_len, head_dim].
+struct KeyRows {
+  std::vector<double> k, v;
+};
+
+template <class Hooks>
+KeyRows key_rows(const Hooks& hooks, const ReferenceProblem& p, int kv_head) {
+  const std::int64_t dim = p.head_dim;
+  KeyRows rows;
+  rows.k.resize(static_cast<std::size_t>(p.kv_len * dim));
+  rows.v.resize(rows.k.size());
+  const int group = p.num_qo_heads / p.num_kv_heads;
+  for (int j = 0; j < p.kv_len; ++j) {
+    const HookContext at{p.request, kv_head * group, kv_head, -1, j, -1, p.qo_len, p.kv_len};
+    const std::int64_t from = (static_cast<std::int64_t>(j) * p.num_kv_heads + kv_head) * dim;
+    const auto key = [&](double x, double pair, int d) -> double {
+      if constexpr (Hooks::has_key_transform)
+        return hooks.key_transform(x, pair, d, at);
+      else
+        return (void)pair, (void)d, x;
+    };
+    const auto value = [&](double x, double pair, int d) -> double {
+      if constexpr (Hooks::has_value_transform)
+        return hooks.value_transform(x, pair, d, at);
+      else
+        return (void)pair, (void)d, x;
+    };
+    transform_row(p.k + from, rows.k.data() + j * dim, p.head_dim, Hooks::key_pair, key);
+    transform_row(p.v + from, rows.v.data() + j * dim, p.head_dim, Hooks::value_pair, value);
+  }
+  return rows;
+}
+
+struct KeptKey {
+  int kv_pos;
+  double logit;
+};
+
+// The keys that a row keeps with their final logits.
+template <class Hooks>
+std::vector<KeptKey> kept_keys(const Hooks& hooks, const ReferenceProblem& p, HookContext at,
+                               const std::vector<double>& q, const KeyRows& rows) {
+  std::vector<KeptKey> kept;
+  for (int j = 0; j < p.kv_len; ++j) {
+    if (!is_kept(p.mask, at.q_pos, j)) continue;
+    at.kv_pos = j;
+    const double* k = rows.k.data() + static_cast<std::int64_t>(j) * p.head_dim;
+    double logit = 0;
+    for (int d = 0; d < p.head_dim; ++d) logit += q[static_cast<std::size_t>(d)] * k[d];
+    logit *= p.sm_scale;
+    if constexpr (Hooks::has_logits_transform) logit = hooks.logits_transform(logit, at);
+    if constexpr (Hooks::has_logits_mask) {
+      if (!hooks.logits_mask(logit, at)) continue;
+    }
+    kept.push_back({j, logit});
+  }
+  return kept;
+}
+
+// Turns logits into weights that sum to 1 with the initial state's; returns lse. A softmax over
+// nothing (no key, or logits that are all -inf) weighs nothing.
+inline double soften(std::vector<KeptKey>& kept, double initial_logit) {
+  double largest = initial_logit;
+  for (const KeptKey& key : kept) {
+    if (key.logit > largest || std::isnan(key.logit)) largest = key.logit;
+  }
+  if (largest == -std::numeric_limits<double>::infinity()) {
+    kept.clear();
+    return largest;
+  }
+  double sum = std::exp(initial_logit - largest);
+  for (const KeptKey& key : kept) sum += std::exp(key.logit - largest);
+  for (KeptKey& key : kept) key.logit = std::exp(key.logit - largest) / sum;
+  return largest + std::log(sum);
+}
+
+// One row of one head. Without softmax the weights are the logits themselves, and lse only says
+// whether the row kept a key: 0 or -inf.
+template <class Hooks>
+void attend_row(const Hooks& hooks, const ReferenceProblem& p, const KeyRows& rows, int row,
+                int qo_head) {
+  const double minus_infinity = -std::numeric_limits<double>::infinity();
+  const int kv_head = qo_head / (p.num_qo_heads / p.num_kv_heads);
+  const HookContext at{p.request, qo_head,          kv_head,  p.kv_len - p.qo_len + row,
+                       -1,        p.qo_begin + row, p.qo_len, p.kv_len};
+  const std::int64_t index = static_cast<std::int64_t>(row) * p.num_qo_heads + qo_head;
+  std::vector<double> q(static_cast<std::size_t>(p.head_dim));
+  transform_row(p.q + index * p.head_dim, q.data(), p.head_dim, Hooks::query_pair,
+                [&](double x, double pair, int d) -> double {
+                  if constexpr (Hooks::has_query_transform) {
+                    return hooks.query_transform(x, pair, d, at);
+                  } else {
+                    return (void)pair, (void)d, x;
+                  }
+                });
+  std::vector<KeptKey> kept = kept_keys(hooks, p, at, q, rows);
+
+  double lse = kept.empty() ? minus_infinity : 0.0;
+  if constexpr (Hooks::use_softmax) {
+    double initial_logit = minus_infinity;
+    if constexpr (Hooks::has_initial_state) initial_logit = hooks.initial_state(at);
+    lse = soften(kept, initial_logit);
+  }
+  if (p.lse != nullptr) p.lse[index] = lse;
+
+  double* o = p.o + index * p.head_dim;
+  for (int d = 0; d < p.head_dim; ++d) o[d] = 0;
+  if (lse == minus_infinity) return;  // nothing to transform either: the output is exactly 0
+  for (const KeptKey& key : kept) {
+    const double* v = rows.v.data() + static_cast<std::int64_t>(key.kv_pos) * p.head_dim;
+    for (int d = 0; d < p.head_dim; ++d) o[d] += key.logit * v[d];
+  }
+  if constexpr (Hooks::has_output_transform) {
+    for (int d = 0; d < p.head_dim; ++d) o[d] = hooks.output_transform(o[d], d, at);
+  }
+}
+
+}  // namespace reference
+
+// Requires: num_kv_heads divides num_qo_heads; no lengths below 0.
+template <class Hooks>
+void reference_attention(const Hooks& hooks, const ReferenceProblem& p) {
+  const int group = p.num_kv_heads > 0 ? p.num_qo_heads / p.num_kv_heads : 0;
+  for (int kv_head = 0; kv_head < p.num_kv_heads; ++kv_head) {
+    const reference::KeyRows rows = reference::key_rows(hooks, p, kv_head);
+    for (int row = 0; row < p.qo_len; ++row) {
+      for (int g = 0; g < group; ++g) {
+        reference::attend_row(hooks, p, rows, row, kv_head * group + g);
+      }
+    }
+  }
+}
+
+}  // namespace heddle

@@ -1,0 +1,276 @@
+#include "variants/spec_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "variants/hook_code.h"
+#include "variants/nearest.h"
+#include "variants/spec_fields.h"
+#include "variants/spec_text.h"
+
+namespace heddle {
+namespace {
+
+constexpr Hook kHooks[kNumHooks] = {
+    Hook::query_transform, Hook::key_transform,    Hook::value_transform, Hook::logits_transform,
+    Hook::logits_mask,     Hook::output_transform, Hook::initial_state};
+constexpr DType kTensorTypes[] = {DType::f16, DType::bf16, DType::f32, DType::i32, DType::u8};
+
+template <typename Enum, std::size_t N>
+std::vector<std::string> names_of(const Enum (&values)[N]) {
+  std::vector<std::string> names;
+  for (const Enum value : values) names.emplace_back(name_of(value));
+  return names;
+}
+
+template <typename Enum, std::size_t N>
+Enum value_of(std::string_view name, const Enum (&values)[N]) {
+  return *std::find_if(std::begin(values), std::end(values),
+                       [&](Enum value) { return name_of(value) == name; });
+}
+
+template <typename Named>
+std::vector<std::string> names_in(const std::vector<Named>& list) {
+  std::vector<std::string> names;
+  for (const Named& item : list) names.push_back(item.name);
+  return names;
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, std::string_view file)
+      : root_(parse_spec_text(text, file)), fields_(file) {
+    spec_.file = file;
+    spec_.json = text;
+  }
+
+  Spec read() {
+    fields_.object(root_);
+    fields_.check_keys(
+        root_, {"name", "doc", "params", "tensors", "hooks", "mask", "use_softmax", "compose"},
+        "a spec");
+    const SpecNode& name = fields_.required(root_, "name", "a C identifier such as \"soft_cap\"");
+    spec_.name = fields_.string(name);
+    fields_.check_name(name, spec_.name, "the variant");
+    spec_.doc = fields_.optional_string(root_, "doc");
+    // Params and tensors first: the mask and the hooks name them.
+    for_members("params", [&](const std::string& key, const SpecNode& node) { param(key, node); });
+    for_members("tensors",
+                [&](const std::string& key, const SpecNode& node) { tensor(key, node); });
+    if (const SpecNode* node = root_.find("use_softmax"))
+      spec_.use_softmax = fields_.boolean(*node);
+    mask();
+    hooks();
+    compose();
+    return std::move(spec_);
+  }
+
+ private:
+  template <typename Read>
+  void for_members(std::string_view key, Read read) {
+    const SpecNode* node = root_.find(key);
+    if (node == nullptr) return;
+    fields_.object(*node);
+    for (std::size_t i = 0; i < node->keys.size(); ++i) read(node->keys[i], node->items[i]);
+  }
+
+  void param(const std::string& name, const SpecNode& node) {
+    fields_.check_name(node, name, "the param");
+    fields_.object(node);
+    fields_.check_keys(node, {"type", "default", "min", "max", "constant", "doc"}, "a param");
+    Param param;
+    param.name = name;
+    param.doc = fields_.optional_string(node, "doc");
+    const SpecNode& type = fields_.required(node, "type", "\"f32\" or \"i32\"");
+    param.is_float = fields_.word(type, {"f32", "i32"}, "a param's type") == "f32";
+    if (const SpecNode* min = node.find("min")) param.min = fields_.number(*min, param.is_float);
+    if (const SpecNode* max = node.find("max")) param.max = fields_.number(*max, param.is_float);
+    if (param.min && param.max && *param.min > *param.max) {
+      fields_.refuse(*node.find("max"), "at least " + fields_text(node, "min") + ", the min");
+    }
+    if (const SpecNode* constant = node.find("constant")) {
+      param.constant = fields_.boolean(*constant);
+    }
+    param_default(param, node);
+    spec_.params.push_back(std::move(param));
+  }
+
+  static std::string fields_text(const SpecNode& node, std::string_view key) {
+    return node.find(key)->text;
+  }
+
+  void param_default(Param& param, const SpecNode& node) {
+    const SpecNode* given = node.find("default");
+    param.has_default = given != nullptr;
+    if (given == nullptr) return;
+    param.default_value = fields_.number(*given, param.is_float);
+    if (param.min && param.default_value < *param.min) {
+      fields_.refuse(*given, "at least " + fields_text(node, "min") + ", the param's min");
+    }
+    if (param.max && param.default_value > *param.max) {
+      fields_.refuse(*given, "at most " + fields_text(node, "max") + ", the param's max");
+    }
+  }
+
+  void tensor(const std::string& name, const SpecNode& node) {
+    fields_.check_name(node, name, "the tensor");
+    fields_.object(node);
+    fields_.check_keys(node, {"dtype", "shape", "doc"}, "a tensor");
+    TensorParam tensor;
+    tensor.name = name;
+    tensor.doc = fields_.optional_string(node, "doc");
+    const SpecNode& dtype = fields_.required(node, "dtype", "an element type such as \"f32\"");
+    tensor.dtype =
+        value_of(fields_.word(dtype, names_of(kTensorTypes), "a tensor's dtype"), kTensorTypes);
+    const std::string rank = fmt::format("an array of 1 to {} axes", kMaxTensorRank);
+    const SpecNode& shape = fields_.required(node, "shape", rank);
+    fields_.array(shape, rank);
+    if (shape.items.empty() || shape.items.size() > std::size_t{kMaxTensorRank}) {
+      fail(ErrorKind::invalid_spec, "{} has {} axes, but a tensor must have 1 to {}.",
+           fields_.where(shape), shape.items.size(), kMaxTensorRank);
+    }
+    for (const SpecNode& axis : shape.items) tensor.shape.push_back(tensor_axis(axis));
+    spec_.tensors.push_back(std::move(tensor));
+  }
+
+  // A word, or a positive size as a number or as its decimal text.
+  std::string tensor_axis(const SpecNode& node) {
+    const bool is_number = node.kind == SpecNode::Kind::number;
+    const bool is_digits = node.kind == SpecNode::Kind::string && !node.text.empty() &&
+                           node.text.find_first_not_of("0123456789") == std::string::npos;
+    if (is_number || is_digits) {
+      const bool fits = node.text.size() <= 10 &&
+                        node.text.find_first_not_of("0123456789") == std::string::npos &&
+                        std::stoll(node.text) >= 1 && std::stoll(node.text) <= 0x7fffffff;
+      if (!fits) fields_.refuse(node, "a whole number from 1 to 2147483647");
+      return std::to_string(std::stoll(node.text));
+    }
+    return fields_.word(
+        node, {"num_qo_heads", "num_kv_heads", "num_qo_rows", "num_requests", "kv_len", "head_dim"},
+        "the word of an axis");
+  }
+
+  void mask() {
+    const SpecNode* node = root_.find("mask");
+    if (node == nullptr) return;
+    fields_.object(*node);
+    fields_.check_keys(*node, {"causal", "window_left", "window_right", "sink"}, "a mask");
+    if (const SpecNode* causal = node->find("causal")) spec_.mask.causal = fields_.boolean(*causal);
+    bound(*node, "window_left", spec_.mask.window_left);
+    bound(*node, "window_right", spec_.mask.window_right);
+    bound(*node, "sink", spec_.mask.sink);
+    const SpecNode* sink = node->find("sink");
+    if (sink && spec_.mask.window_left.empty() && spec_.mask.window_right.empty()) {
+      fail(ErrorKind::invalid_spec,
+           "{} is {}, but the mask has no window that a sink could escape; add window_left or "
+           "window_right.",
+           fields_.where(*sink), shown(*sink));
+    }
+  }
+
+  void bound(const SpecNode& mask, std::string_view key, std::vector<Bound>& bounds) {
+    const SpecNode* node = mask.find(key);
+    if (node == nullptr) return;
+    constexpr std::string_view kAllowed =
+        "a whole number from 0 to 2147483647 or the name of an i32 param";
+    Bound bound;
+    if (node->kind == SpecNode::Kind::number) {
+      const double value = node->number;
+      if (value < 0 || value > 0x7fffffff || value != static_cast<std::int32_t>(value)) {
+        fields_.refuse(*node, kAllowed);
+      }
+      bound.literal = static_cast<std::int32_t>(value);
+    } else {
+      bound.param = bound_param(*node, fields_.string(*node, kAllowed));
+    }
+    bounds.push_back(bound);
+  }
+
+  int bound_param(const SpecNode& node, const std::string& name) {
+    const auto at = std::find_if(spec_.params.begin(), spec_.params.end(),
+                                 [&](const Param& param) { return param.name == name; });
+    if (at == spec_.params.end()) {
+      fail(ErrorKind::invalid_spec, "{} is {}, which is not among the spec's params; {}.",
+           fields_.where(node), in_quotes(name), offer(name, names_in(spec_.params)));
+    }
+    if (at->is_float || !at->min || *at->min < 0) {
+      fail(
+          ErrorKind::invalid_spec,
+          "{} is {}, {}, but the param of a bound must be an i32 with a min of 0 or more.",
+          fields_.where(node), in_quotes(name),
+          at->is_float ? "an f32 param" : (at->min ? "whose min is negative" : "which has no min"));
+    }
+    return static_cast<int>(at - spec_.params.begin());
+  }
+
+  void hooks() {
+    const SpecNode* node = root_.find("hooks");
+    if (node == nullptr) return;
+    fields_.object(*node);
+    fields_.check_keys(*node, names_of(kHooks), "the hooks");
+    for (std::size_t i = 0; i < node->keys.size(); ++i) {
+      const Hook hook = value_of(node->keys[i], kHooks);
+      spec_.hooks[hook] = hook_code(hook, node->items[i]);
+    }
+  }
+
+  HookCode hook_code(Hook hook, const SpecNode& node) {
+    HookCode out;
+    const SpecNode* code = &node;
+    if (node.kind == SpecNode::Kind::object) {
+      fields_.check_keys(node, {"code", "pair"}, "a hook");
+      code = &fields_.required(node, "code", "the body of a function");
+      if (const SpecNode* pair = node.find("pair")) out.pair = rotary_pair(hook, *pair);
+    }
+    out.code =
+        fields_.string(*code, code == &node ? "the code as a string or an object with \"code\""
+                                            : "the code as a string");
+    out.line = code->line;
+    check_hook_code(fields_.where(*code), out.code,
+                    {hook, out.pair, names_in(spec_.params), names_in(spec_.tensors)});
+    return out;
+  }
+
+  RotaryPair rotary_pair(Hook hook, const SpecNode& node) {
+    if (hook != Hook::query_transform && hook != Hook::key_transform &&
+        hook != Hook::value_transform) {
+      fail(ErrorKind::invalid_spec,
+           "{} is {}, but only query_transform, key_transform and value_transform see a pair.",
+           fields_.where(node), shown(node));
+    }
+    const std::string word = fields_.word(node, {"half_split", "interleaved"}, "a rotary pair");
+    return word == "half_split" ? RotaryPair::half_split : RotaryPair::interleaved;
+  }
+
+  void compose() {
+    const SpecNode* node = root_.find("compose");
+    if (node == nullptr) return;
+    fields_.array(*node, "an array of variant names");
+    if (node->items.empty()) fields_.refuse(*node, "an array that names at least one variant");
+    for (const SpecNode& item : node->items) {
+      const std::string& name = fields_.string(item, "the name of a variant");
+      for (const ComposedName& other : spec_.compose) {
+        if (other.name == name) {
+          fail(ErrorKind::invalid_spec, "{} names {} a second time; each may be composed once.",
+               fields_.where(item), in_quotes(name));
+        }
+      }
+      spec_.compose.push_back({name, fields_.where(item)});
+    }
+  }
+
+  SpecNode root_;
+  SpecFields fields_;
+  Spec spec_;
+};
+
+}  // namespace
+
+Spec read_spec(std::string_view text, std::string_view file) { return Reader(text, file).read(); }
+
+std::string base_name(std::string_view path) {
+  return std::string(path.substr(path.find_last_of('/') + 1));
+}
+
+}  // namespace heddle
