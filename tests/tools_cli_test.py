@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Drives the built `heddle` command: usage, exit codes, sentences, shapes of --json. Needs no GPU.
+
+    tools_cli_test.py PATH_OF_HEDDLE
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HEDDLE = ""
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+VERBS = ["demo", "verify", "variants", "compile", "plan", "bench", "cache"]
+SPEC = {"name": "steep", "params": {"slope": {"type": "f32", "default": 2.0}},
+        "mask": {"causal": True}, "hooks": {"logits_transform": "return params.slope * logit;"}}
+
+
+def heddle(*words, **environment):
+    return subprocess.run([HEDDLE, *map(str, words)], capture_output=True, text=True, timeout=600,
+                          env={**os.environ, **environment})
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    def done(self, *words, code=0, **environment):
+        result = heddle(*words, **environment)
+        self.assertEqual(result.returncode, code, f"{words}: {result.stdout}{result.stderr}")
+        if code == 0:
+            self.assertEqual(result.stderr, "", "stderr is for errors, and for progress on a terminal")
+        return result.stdout
+
+    def refused(self, *words, says=""):
+        """Exit code 2 and one full sentence on stderr."""
+        result = heddle(*words)
+        self.assertEqual(result.returncode, 2, f"{words}: {result.stdout}{result.stderr}")
+        self.assertTrue(result.stderr.startswith("heddle: "), result.stderr)
+        self.assertRegex(result.stderr.rstrip(), r"[.?]$")
+        self.assertRegex(result.stderr, says)
+        return result.stderr
+
+    def figures(self, *words, code=0):
+        path = self.folder / "figures.json"
+        self.done(*words, "--json", path, code=code)
+        return json.loads(path.read_text())
+
+
+class Usage(Command):
+    def test_alone_it_lists_the_verbs(self):
+        text = self.done()
+        for verb in VERBS:
+            self.assertRegex(text, rf"(?m)^  {verb} ")
+
+    def test_every_verb_has_help(self):
+        for verb in VERBS:
+            self.assertIn("--help", self.done(verb, "--help"))
+
+    def test_unknown_verb_offers_the_nearest(self):
+        self.refused("verfy", says="`verify`")
+
+    def test_unknown_option_offers_the_nearest(self):
+        self.refused("plan", "--kvv", "64x4096", says="`--kv`")
+
+    def test_wrong_values_are_sentences(self):
+        self.refused("plan", "--kv", "64y4096", says="64y4096")
+        self.refused("plan", "--heads", "32,8", says="three")
+        self.refused("plan", "--heads", "32,5,128", says="32.*5|5.*32")
+        self.refused("verify", "--device", "tpu", says="auto, cuda or cpu")
+        self.refused("verify", "--dtype", "f64", says="bf16 or f16")
+        self.refused("verify", "--param", "cap", says="cap=30")
+        self.refused("verify", "--variant", "sofmax", says="softmax")
+        self.refused("variants", "check", self.folder / "none.json", says="none.json")
+
+
+class Variants(Command):
+    def test_list_has_the_built_in_ones(self):
+        text = self.done("variants", "list")
+        for name in ["softmax", "causal", "soft_cap", "sliding_window", "sigmoid", "gemma2"]:
+            self.assertRegex(text, rf"(?m)^{name}\b")
+
+    def test_show_prints_the_spec(self):
+        self.assertEqual(json.loads(self.done("variants", "show", "gemma2"))["name"], "gemma2")
+        self.refused("variants", "show", "gema2", says="gemma2")
+
+    def test_check_accepts_a_good_file_and_points_into_a_bad_one(self):
+        self.assertIn("steep", self.done("variants", "check", self.write("good.json", SPEC)))
+        wrong = self.write("wrong.json", '{"name": "steep",\n "maks": {"causal": true}}')
+        self.refused("variants", "check", wrong, says=r"wrong\.json.*maks(.|\n)*mask")
+        broken = dict(SPEC, hooks={"logits_transform": "return params.slop * logit;"})
+        self.refused("variants", "check", self.write("broken.json", broken), says=r"broken\.json(.|\n)*slop")
+        broken = dict(SPEC, hooks={"logits_transform": "return logit + nothing;"})
+        self.refused("variants", "check", self.write("broken.json", broken), says=r"broken\.json(.|\n)*nothing")
+
+
+class Plan(Command):
+    def test_json_has_the_fixed_names(self):
+        figures = self.figures("plan", "--kv", "64x4096", "--sms", 132)
+        for name in ["items", "partials", "max_over_mean", "copy_bytes", "workspace_bytes", "host_us"]:
+            self.assertIn(name, figures)
+        self.assertGreaterEqual(figures["items"], 1)
+
+    def test_named_batches_are_balanced(self):
+        for kv in ["1x131072+255x1024", "zipf:256:65536", "uniform:64:256:16384", "64x4096", "10000x300"]:
+            self.assertLessEqual(self.figures("plan", "--kv", kv, "--sms", 132)["max_over_mean"], 1.10, kv)
+
+    def test_svg_and_explain(self):
+        picture = self.folder / "work.svg"
+        text = self.done("plan", "--kv", "1x131072+255x1024", "--svg", picture, "--explain", 0)
+        self.assertRegex(picture.read_text(), r"(?s)^<svg.*<rect.*</svg>\s*$")
+        self.assertIn("131072", text)
+        self.refused("plan", "--kv", "4x16", "--explain", 4, says="4")
+
+    def test_nothing_to_do(self):
+        self.assertEqual(self.figures("plan", "--kv", "[]", "--qo", "[]")["items"], 0)
+
+
+class Run(Command):
+    def test_verify(self):
+        figures = self.figures("verify", "--device", "cpu", "--heads", "4,2,64", "--qo", "3x1", "--kv", "[1,40,130]")
+        self.assertEqual(figures["ok"], True)
+        self.assertEqual(figures["device"], "cpu")
+        self.assertLessEqual(figures["max_error"], figures["tolerance"])
+
+    def test_verify_a_users_file(self):
+        self.done("verify", "--device", "cpu", "--variant", self.write("steep.json", SPEC), "--param", "slope=1.5",
+                  "--heads", "2,1,64", "--qo", "[5]", "--kv", "[33]", "--page", 0)
+
+    def test_demo(self):
+        text = self.done("demo", "--device", "cpu")
+        self.assertIn("CPU", text)
+
+    def test_cache(self):
+        environment = {"HEDDLE_CACHE_DIR": str(self.folder / "cache")}
+        self.assertEqual(self.done("cache", "dir", **environment).strip(), environment["HEDDLE_CACHE_DIR"])
+        self.done("cache", "list", **environment)
+        self.done("cache", "clear", **environment)
+
+    def test_bench_says_what_it_did_not_run(self):
+        result = heddle("bench", "--device", "cpu", "--only", "decode_b1_1k")
+        self.assertIn(result.returncode, (0, 2), result.stderr)
+
+
+class Readme(Command):
+    def test_the_example_compiles(self):
+        code = re.search(r"```cpp\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
+        example = self.write("example.cc", code)
+        result = subprocess.run(["g++", "-std=c++20", "-fsyntax-only", "-I", str(ROOT), str(example)],
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertLessEqual(len(code.splitlines()), 30)
+
+
+if __name__ == "__main__":
+    HEDDLE = sys.argv.pop(1)
+    unittest.main()
