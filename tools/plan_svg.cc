@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "tools/work_list.h"
+#include "planner/plan_view.h"
 
 namespace heddle::tools {
 namespace {
@@ -15,8 +15,8 @@ constexpr double kWidth = 1000, kLeft = 70, kTop = 40, kGap = 34;
 constexpr double kRow = 5, kBar = 4;  // one CTA's line and the bar in it
 
 double cost_of(const WorkItem& item, const CostModel& cost) {
-  return cost.per_item +
-         cost.per_tile * double(item.tile_end - item.tile_begin) * (item.kv_head_end - item.kv_head_begin);
+  const double one_head = cost.per_item + cost.per_tile * double(item.tile_end - item.tile_begin);
+  return one_head * (item.kv_head_end - item.kv_head_begin) + (item.partial >= 0 ? cost.per_partial : 0);
 }
 
 // Neighbouring requests get far-apart hues (steps of the golden angle).
@@ -25,18 +25,18 @@ std::string colour_of(int request) {
   return fmt::format("hsl({:.0f},{}%,{}%)", hue, request % 2 ? 62 : 48, 44 + 9 * (request % 3));
 }
 
-double longest_cta(const WorkList& list, const CostModel& cost) {
+double longest_cta(const PlanView::Section& list, const CostModel& cost) {
   double longest = 0;
   for (int cta = 0; cta < list.num_ctas(); ++cta) {
     double sum = 0;
-    for (int i = list.cta_begin[cta]; i < list.cta_begin[cta + 1]; ++i) sum += cost_of(list.items[i], cost);
+    for (const WorkItem& item : list.items_of(cta)) sum += cost_of(item, cost);
     longest = std::max(longest, sum);
   }
   return longest;
 }
 
 // One pipeline's panel from `top` down. A bar outlined in black is a part that is merged later.
-void draw_list(std::string& svg, const WorkList& list, const PipelineShape& shape, const char* name, double top) {
+void draw_list(std::string& svg, const PlanView::Section& list, const PipelineShape& shape, const char* name, double top) {
   const double longest = std::max(longest_cta(list, shape.cost), 1e-9);
   const double scale = (kWidth - kLeft - 20) / longest;
   auto out = std::back_inserter(svg);
@@ -51,8 +51,7 @@ void draw_list(std::string& svg, const WorkList& list, const PipelineShape& shap
                      y + kBar, cta);
     }
     double x = kLeft;
-    for (int i = list.cta_begin[cta]; i < list.cta_begin[cta + 1]; ++i) {
-      const WorkItem& item = list.items[i];
+    for (const WorkItem& item : list.items_of(cta)) {
       const double width = cost_of(item, shape.cost) * scale;
       fmt::format_to(out,
                      "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"{}><title>CTA {}: "
@@ -73,7 +72,7 @@ std::string plan_svg(std::span<const std::byte> plan, const PlanConfig& config) 
   std::string body;
   double top = kTop;
   for (int p = 0; p < kNumPipelines; ++p) {
-    const WorkList list = work_list_of(plan, static_cast<Pipeline>(p));
+    const PlanView::Section list = PlanView(plan).section(static_cast<Pipeline>(p));
     if (list.items.empty()) continue;
     draw_list(body, list, config.pipeline[p], kNames[p], top);
     top += list.num_ctas() * kRow + kGap;

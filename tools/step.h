@@ -1,0 +1,57 @@
+// One step of a serving loop over a KvCache: which requests take part with how many query rows,
+// the batch arrays that follow, and the query side of a layer.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tools/kv_cache.h"
+
+namespace heddle::tools {
+
+struct StepRequest {
+  int request = 0;  // its number in the KvCache
+  int qo_len = 0;
+};
+
+// The host arrays that a Batch points into.
+struct StepBatch {
+  std::vector<StepRequest> requests;
+  std::vector<std::int32_t> qo_indptr, kv_indptr, last_page_len, kv_indices;
+
+  StepBatch(const KvCache& cache, const std::vector<StepRequest>& requests);
+  Batch batch() const;
+  int num_qo_rows() const { return qo_indptr.back(); }
+  std::int64_t num_kv_tokens(const KvCache& cache) const;
+};
+
+// q, o and lse of one layer, at fixed addresses for up to `max_rows` rows.
+class QuerySide {
+ public:
+  QuerySide(const Engine& engine, int max_rows, int num_qo_heads, int head_dim, DType dtype, std::uint64_t seed);
+
+  // New random rows of q; everything behind them, all of o and all of lse become NaN.
+  void refill(int rows);
+
+  Tensor q() const;
+  Tensor o() const;
+  Tensor lse() const;
+  const std::vector<std::uint16_t>& host_q() const { return q_host_; }
+
+  // What run() left, rows 0 .. `rows`, as doubles.
+  std::vector<double> read_o(int rows) const;
+  std::vector<double> read_lse(int rows) const;
+  // Whether o and lse behind the first `rows` rows still hold what refill() put there.
+  bool rest_untouched(int rows) const;
+
+ private:
+  std::int64_t row_elements() const { return std::int64_t(num_qo_heads_) * head_dim_; }
+
+  int max_rows_, num_qo_heads_, head_dim_;
+  DType dtype_;
+  NormalSource values_;
+  std::vector<std::uint16_t> q_host_;
+  DeviceMemory q_, o_, lse_;
+};
+
+}  // namespace heddle::tools
