@@ -61,7 +61,7 @@ void append(Variant& all, const Variant& part) {
 
 // Gives every param (or tensor) its public name. `names` picks the map of a component.
 template <typename Named>
-void settle_names(Variant& variant, std::vector<Named>& list,
+void settle_names(std::string_view where, Variant& variant, std::vector<Named>& list,
                   std::map<std::string, int> Component::*names, std::string_view kind) {
   std::map<std::string, int> uses;
   for (const Component& component : variant.components) {
@@ -76,13 +76,13 @@ void settle_names(Variant& variant, std::vector<Named>& list,
         fail(ErrorKind::invalid_spec,
              "{}: the composition {} holds the component {} twice, so that its {} {} would have no "
              "name of its own; compose it once.",
-             variant.file, variant.name, component.name, kind, name);
+             where, variant.name, component.name, kind, name);
       }
     }
   }
 }
 
-void check_sinks(const Variant& whole, const std::vector<Variant>& parts) {
+void check_sinks(std::string_view where, const std::vector<Variant>& parts) {
   const auto has_window = [](const Variant& part) {
     return !part.mask.window_left.empty() || !part.mask.window_right.empty();
   };
@@ -94,12 +94,12 @@ void check_sinks(const Variant& whole, const std::vector<Variant>& parts) {
           ErrorKind::invalid_spec,
           "{}: {} declares a sink and {} declares {}, but the AND of two windows with sinks is not "
           "one window with sinks; declare the sink and every window in one part.",
-          whole.file, part.name, other.name, other.mask.sink.empty() ? "a window" : "a sink too");
+          where, part.name, other.name, other.mask.sink.empty() ? "a window" : "a sink too");
     }
   }
 }
 
-void settle_softmax(Variant& variant) {
+void settle_softmax(std::string_view where, Variant& variant) {
   const Component* first = nullptr;
   for (const Component& component : variant.components) {
     const std::optional<bool> opinion = softmax_opinion(component);
@@ -108,8 +108,8 @@ void settle_softmax(Variant& variant) {
       const Component& with = *opinion ? component : *first;
       const Component& without = *opinion ? *first : component;
       fail(ErrorKind::invalid_spec,
-           "{}: {} {}, but {} sets use_softmax to false; the parts of a variant must agree.",
-           variant.file, with.name,
+           "{}: {} {}, but {} sets use_softmax to false; the parts of a variant must agree.", where,
+           with.name,
            with.use_softmax ? "sets use_softmax to true"
                             : "has an initial_state, a term of the softmax",
            without.name);
@@ -119,22 +119,16 @@ void settle_softmax(Variant& variant) {
   }
 }
 
-void check_hooks(const Variant& variant) {
-  const Component* initial = nullptr;
+void check_initial_state(std::string_view where, const Variant& variant) {
+  const Component* first = nullptr;
   for (const Component& component : variant.components) {
     if (!component.hooks.count(Hook::initial_state)) continue;
-    if (component.use_softmax == std::optional(false)) {
+    if (first != nullptr) {
       fail(ErrorKind::invalid_spec,
-           "{}: {} has an initial_state, but sets use_softmax to false; initial_state is a term of "
-           "the softmax.",
-           variant.file, component.name);
+           "{}: {} and {} both have an initial_state; a variant may have one.", where, first->name,
+           component.name);
     }
-    if (initial != nullptr) {
-      fail(ErrorKind::invalid_spec,
-           "{}: {} and {} both have an initial_state; a variant may have one.", variant.file,
-           initial->name, component.name);
-    }
-    initial = &component;
+    first = &component;
   }
 }
 
@@ -143,7 +137,7 @@ std::string_view pair_word(RotaryPair pair) {
 }
 
 // One kind a chain: then x and its partner are all that the chain needs.
-void check_pairs(const Variant& variant, Hook hook) {
+void check_pairs(std::string_view where, const Variant& variant, Hook hook) {
   const Component* first = nullptr;
   for (const Component& component : variant.components) {
     const auto at = component.hooks.find(hook);
@@ -152,17 +146,17 @@ void check_pairs(const Variant& variant, Hook hook) {
       fail(ErrorKind::invalid_spec,
            "{}: the {} of {} asks for the {} pair and that of {} for the {} pair; a chain may use "
            "one kind of pair.",
-           variant.file, name_of(hook), first->name, pair_word(first->hooks.at(hook).pair),
-           component.name, pair_word(at->second.pair));
+           where, name_of(hook), first->name, pair_word(first->hooks.at(hook).pair), component.name,
+           pair_word(at->second.pair));
     }
     first = &component;
   }
 }
 
-void check_size(const Variant& variant) {
+void check_size(std::string_view where, const Variant& variant) {
   if (variant.components.size() > kMaxComponents) {
-    fail(ErrorKind::invalid_spec, "{}: {} is composed of {} parts; at most {} are allowed.",
-         variant.file, variant.name, variant.components.size(), kMaxComponents);
+    fail(ErrorKind::invalid_spec, "{}: {} is composed of {} parts; at most {} are allowed.", where,
+         variant.name, variant.components.size(), kMaxComponents);
   }
   constexpr std::size_t kTensorBytes = 8 + 8 * std::size_t{kMaxTensorRank};
   const auto run_time =
@@ -174,9 +168,34 @@ void check_size(const Variant& variant) {
         ErrorKind::invalid_spec,
         "{}: the arguments of {} take {} bytes ({} tensors of {}, {} run-time params of 4), but at "
         "most {} are allowed; make params constant or put them into a tensor.",
-        variant.file, variant.name, bytes, variant.tensors.size(), kTensorBytes, run_time,
+        where, variant.name, bytes, variant.tensors.size(), kTensorBytes, run_time,
         kMaxVariantArgBytes);
   }
+}
+
+// The first of a spec's parts that is itself among `waiting`; null if it waits for none of them.
+const ComposedName* awaited_part(const Spec& spec, const std::vector<Spec>& waiting) {
+  for (const ComposedName& part : spec.compose) {
+    for (const Spec& other : waiting) {
+      if (other.name == part.name && other.name != spec.name) return &part;
+    }
+  }
+  return nullptr;
+}
+
+// Requires: every spec waits for another one.
+[[noreturn]] void refuse_circle(const std::vector<Spec>& waiting) {
+  const Spec* spec = &waiting[0];
+  // As many steps as there are specs end inside the circle, wherever it was entered.
+  for (std::size_t step = 0; step < waiting.size(); ++step) {
+    const std::string& next = awaited_part(*spec, waiting)->name;
+    spec = &*std::find_if(waiting.begin(), waiting.end(),
+                          [&](const Spec& other) { return other.name == next; });
+  }
+  const ComposedName& part = *awaited_part(*spec, waiting);
+  fail(ErrorKind::invalid_spec,
+       "{} is {}, which leads back to {}; compositions may not form a circle.", part.where,
+       in_quotes(part.name), spec->name);
 }
 
 }  // namespace
@@ -204,14 +223,14 @@ Variant compose(Spec spec, const VariantRegistry& known) {
   out.file = std::move(spec.file);
   out.json = std::move(spec.json);
   for (const Variant& part : parts) append(out, part);
-  settle_names(out, out.params, &Component::params, "param");
-  settle_names(out, out.tensors, &Component::tensors, "tensor");
-  check_size(out);
-  check_sinks(out, parts);
-  check_hooks(out);
-  settle_softmax(out);
+  settle_names(spec.where, out, out.params, &Component::params, "param");
+  settle_names(spec.where, out, out.tensors, &Component::tensors, "tensor");
+  check_size(spec.where, out);
+  check_sinks(spec.where, parts);
+  check_initial_state(spec.where, out);
+  settle_softmax(spec.where, out);
   for (const Hook hook : {Hook::query_transform, Hook::key_transform, Hook::value_transform}) {
-    check_pairs(out, hook);
+    check_pairs(spec.where, out, hook);
   }
   return out;
 }
@@ -220,19 +239,10 @@ void add_specs(std::span<const EmbeddedFile> files, VariantRegistry& registry) {
   std::vector<Spec> waiting;
   for (const EmbeddedFile& file : files) waiting.push_back(read_spec(file.text, file.path));
   while (!waiting.empty()) {
-    const auto waits_for_another = [&](const Spec& spec) {
-      return std::any_of(spec.compose.begin(), spec.compose.end(), [&](const ComposedName& part) {
-        return std::any_of(waiting.begin(), waiting.end(), [&](const Spec& other) {
-          return other.name == part.name && other.name != spec.name;
-        });
-      });
-    };
-    const auto ready = std::find_if_not(waiting.begin(), waiting.end(), waits_for_another);
-    if (ready == waiting.end()) {
-      fail(ErrorKind::invalid_spec,
-           "{} is {}, which composes {} in turn; compositions may not form a circle.",
-           waiting[0].compose[0].where, in_quotes(waiting[0].compose[0].name), waiting[0].name);
-    }
+    const auto ready = std::find_if(waiting.begin(), waiting.end(), [&](const Spec& spec) {
+      return awaited_part(spec, waiting) == nullptr;
+    });
+    if (ready == waiting.end()) refuse_circle(waiting);
     Spec spec = std::move(*ready);
     waiting.erase(ready);
     registry.add(compose(std::move(spec), registry));

@@ -212,6 +212,13 @@ class Reader {
     for (std::size_t i = 0; i < node->keys.size(); ++i) {
       const Hook hook = value_of(node->keys[i], kHooks);
       spec_.hooks[hook] = hook_code(hook, node->items[i]);
+      if (hook == Hook::initial_state && spec_.use_softmax == std::optional(false)) {
+        fail(ErrorKind::invalid_spec,
+             "{} stands beside \"use_softmax\": false, but it is a term of the softmax; leave one "
+             "of "
+             "the two out.",
+             fields_.where(node->items[i]));
+      }
     }
   }
 
@@ -245,6 +252,7 @@ class Reader {
 
   void compose() {
     const SpecNode* node = root_.find("compose");
+    spec_.where = fields_.where(node == nullptr ? root_ : *node);
     if (node == nullptr) return;
     fields_.array(*node, "an array of variant names");
     if (node->items.empty()) fields_.refuse(*node, "an array that names at least one variant");

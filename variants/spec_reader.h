@@ -23,6 +23,7 @@ struct Spec {
   std::string doc;
   std::string file;
   std::string json;
+  std::string where;  // "gemma2.json, line 4: /compose", for errors that concern all parts
   std::vector<ComposedName> compose;  // empty: the spec stands alone
   // The spec's own part. Bounds index these params.
   std::vector<Param> params;

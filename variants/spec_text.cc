@@ -181,7 +181,7 @@ const SpecNode* SpecNode::find(std::string_view key) const {
 
 SpecNode parse_spec_text(std::string_view text, std::string_view file) {
   if (text.size() > kMaxSpecBytes) {
-    fail(ErrorKind::invalid_spec, "{} holds {} bytes; a spec may hold at most {}.", file,
+    fail(ErrorKind::invalid_spec, "{} holds {} bytes or more; a spec may hold at most {}.", file,
          text.size(), kMaxSpecBytes);
   }
   TreeBuilder builder(text, file);
