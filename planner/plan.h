@@ -6,19 +6,20 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "engine/types.h"
 #include "templates/abi.h"
 
 namespace heddle {
 
-// Microseconds (or any one unit) that a CTA spends on an item: per_item + per_tile * KV tiles.
+// Microseconds (or any one unit) that a CTA spends: per_item + per_tile * KV tiles for each kv head
+// of an item, and per_partial more where the item leaves a partial state to be merged.
 struct CostModel {
-  double per_item;
-  double per_tile;
+  double per_item = 1.0;
+  double per_tile = 1.0;
+  double per_partial = 0.5;
 };
 
 // One kernel family as the planner sees it.
@@ -27,12 +28,12 @@ struct PipelineShape {
   int num_ctas = 0;      // persistent CTAs of its grid
   int tile_rows = 0;     // packed rows (token, head in group) of a query tile
   int tile_kv = 0;       // keys of a KV tile
-  CostModel cost{1.0, 1.0};
+  CostModel cost;
 };
 
 struct PlanConfig {
   int num_kv_heads = 0;
-  int group = 0;             // num_qo_heads / num_kv_heads
+  int group = 0;  // num_qo_heads / num_kv_heads
   int head_dim = 0;
   int page_size = 0;         // 0: ragged K/V
   int max_decode_rows = 16;  // requests with group * qo_len <= this go to decode (if present)
@@ -76,6 +77,7 @@ struct WorkspaceLayout {
   std::size_t total_bytes = 0;
 };
 
+// Checks both arguments. Every section starts on a multiple of 256 bytes.
 WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima);
 
 // What a plan came to; per pipeline where it says so.
@@ -84,7 +86,8 @@ struct PlanSummary {
   std::array<int, kNumPipelines> items{};
   std::array<int, kNumPipelines> partials{};
   std::array<int, kNumPipelines> merges{};
-  std::array<double, kNumPipelines> max_over_mean{};  // cost of the busiest CTA over the mean; 1 when idle
+  std::array<double, kNumPipelines>
+      max_over_mean{};  // cost of the busiest CTA over the mean; 1 when idle
 };
 
 // Checks batches and turns them into work lists. Allocates in its constructor only.
@@ -92,9 +95,13 @@ struct PlanSummary {
 class Planner {
  public:
   Planner(const PlanConfig& config, const Maxima& maxima);
+  ~Planner();
+  Planner(Planner&&) noexcept;
+  Planner& operator=(Planner&&) noexcept;
 
-  // Checks the batch (Error names the first offending request, the value and what is allowed) and
-  // writes the plan to `out`, which has at least layout().plan_bytes. No allocation.
+  // Checks the batch and mask (Error names the first offending request, the value and what is
+  // allowed) before it touches `out`, then writes the plan there: at least layout().plan_bytes,
+  // aligned to 16 bytes, in memory that is quick to read back. No allocation.
   PlanSummary plan(const Batch& batch, const MaskBounds& mask, std::span<std::byte> out);
 
   const PlanConfig& config() const { return config_; }
@@ -105,6 +112,8 @@ class Planner {
   PlanConfig config_;
   Maxima maxima_;
   WorkspaceLayout layout_;
+  struct Scratch;
+  std::unique_ptr<Scratch> scratch_;
 };
 
 }  // namespace heddle

@@ -1,0 +1,99 @@
+#include "planner/layout.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "engine/error.h"
+#include "planner/check_batch.h"
+
+namespace heddle {
+namespace {
+
+constexpr std::size_t kSectionAlignment = 256;
+
+std::size_t align_section(std::size_t bytes) {
+  return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
+}
+
+std::size_t plan_bytes_of(const PlanConfig& config, const Maxima& maxima) {
+  std::size_t bytes = align_record(sizeof(PlanHeader));
+  bytes += align_record(sizeof(RequestRecord) * static_cast<std::size_t>(maxima.max_requests));
+  for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
+    if (!config.of(p).present) continue;
+    const PlanBounds bounds = plan_bounds(config, maxima, p);
+    bytes +=
+        align_record(sizeof(std::int32_t) * static_cast<std::size_t>(config.of(p).num_ctas + 1));
+    bytes += sizeof(WorkItem) * static_cast<std::size_t>(bounds.items);
+    bytes += sizeof(MergeRecord) * static_cast<std::size_t>(bounds.merges);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline pipeline) {
+  const PipelineShape& shape = config.of(pipeline);
+  if (!shape.present) return {};
+  const std::int64_t requests = std::min<std::int64_t>(maxima.max_requests, maxima.max_qo_rows);
+  const std::int64_t ctas = shape.num_ctas;
+  // Requests of more than one query tile are listed head by head (split.h). One with t tiles has
+  // more than (t - 1) * tile_rows packed rows, which bounds the tiles of all of them.
+  std::int64_t tiles = 0;
+  const bool one_tile =
+      pipeline == Pipeline::decode ||
+      (maxima.max_qo_len > 0 && std::int64_t{maxima.max_qo_len} * config.group <= shape.tile_rows);
+  if (!one_tile) {
+    const std::int64_t rows = maxima.max_qo_rows * config.group;
+    tiles = rows / shape.tile_rows + std::min(requests, rows / (shape.tile_rows + 1));
+  }
+  PlanBounds bounds;
+  bounds.runs = tiles + requests;
+  // A cut inside a stream turns one item into at most four: whole heads, part | part, whole heads.
+  bounds.items = tiles * config.num_kv_heads + requests + 3 * (ctas - 1);
+  bounds.merges = ctas;
+  bounds.partials = 2 * ctas;
+  return bounds;
+}
+
+WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima) {
+  check_config(config);
+  check_maxima(config, maxima);
+  WorkspaceLayout layout;
+  layout.plan_bytes = plan_bytes_of(config, maxima);
+  // Offsets within a plan are 32 bit; all factors are bounded, so the sum above cannot wrap.
+  if (layout.plan_bytes > std::numeric_limits<std::int32_t>::max()) {
+    fail(ErrorKind::invalid_argument,
+         "A plan for max_requests = {} and max_qo_rows = {} would take {} bytes; at most {} are "
+         "allowed: lower the "
+         "maxima.",
+         maxima.max_requests, maxima.max_qo_rows, layout.plan_bytes,
+         std::numeric_limits<std::int32_t>::max());
+  }
+  std::size_t end = align_section(layout.plan_bytes);
+  const auto take = [&end](std::size_t bytes) {
+    return std::exchange(end, align_section(end + bytes));
+  };
+  for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
+    const PipelineShape& shape = config.of(p);
+    if (!shape.present) continue;
+    const PlanBounds bounds = plan_bounds(config, maxima, p);
+    WorkspaceLayout::Section& section = layout.section[static_cast<int>(p)];
+    section.max_partials = static_cast<int>(bounds.partials);
+    section.max_merges = static_cast<int>(bounds.merges);
+    const std::size_t rows =
+        static_cast<std::size_t>(bounds.partials) * static_cast<std::size_t>(shape.tile_rows);
+    section.partial_o = take(rows * static_cast<std::size_t>(config.head_dim) * sizeof(float));
+    section.partial_lse = take(rows * sizeof(float));
+  }
+  // The counters of both pipelines lie together: one memset makes them zero before first use.
+  layout.counters_begin = end;
+  for (WorkspaceLayout::Section& section : layout.section) {
+    if (section.max_merges > 0) section.counters = take(sizeof(std::uint32_t) * section.max_merges);
+  }
+  layout.counters_end = end;
+  layout.total_bytes = end;
+  return layout;
+}
+
+}  // namespace heddle

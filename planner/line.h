@@ -1,0 +1,119 @@
+// The line of streams and the walk that cuts it. The walk is a template over what is done with
+// the pieces, so that pricing a budget and writing the work list cannot disagree.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "planner/plan.h"
+#include "planner/streams.h"
+
+namespace heddle {
+
+// Costs in fixed point, a KV tile being 1 << kTileShift: integers give the same plan on every
+// machine, and the tiles that fit into a budget are a shift instead of a division.
+struct LineCost {
+  static constexpr int kTileShift = 10;
+  std::int64_t per_item;
+  std::int64_t per_partial;
+
+  explicit LineCost(const CostModel& model)
+      : per_item(fixed(model.per_item / model.per_tile)),
+        per_partial(fixed(model.per_partial / model.per_tile)) {}
+
+  static std::int64_t fixed(double tiles) {
+    return static_cast<std::int64_t>(tiles * (1 << kTileShift) + 0.5);
+  }
+  static std::int64_t of_tiles(std::int64_t tiles) { return tiles << kTileShift; }
+  std::int64_t whole(std::int64_t tiles) const { return per_item + of_tiles(tiles); }
+  std::int64_t part(std::int64_t tiles) const { return per_item + per_partial + of_tiles(tiles); }
+};
+
+struct Line {
+  std::span<const StreamRun> runs;
+  int num_heads;
+  int num_ctas;
+  LineCost cost;
+};
+
+// Cuts a line by a budget a CTA. The last CTA takes whatever is left.
+template <typename Sink>
+class LineWalk {
+ public:
+  LineWalk(const Line& line, std::int64_t budget, Sink& sink)
+      : line_(line), cost_(line.cost), budget_(budget), sink_(sink), ctas_left_(line.num_ctas) {
+    // A piece is worth at least what it costs. Where budgets are so small that two such pieces do
+    // not fit, half a budget is enough, so that a CTA can always end in the middle of a stream.
+    const std::int64_t overhead = cost_.part(0);
+    const std::int64_t capacity = (budget - overhead) >> LineCost::kTileShift;
+    const std::int64_t worth = (overhead >> LineCost::kTileShift) + 1;
+    min_tiles_ = std::max<std::int64_t>(1, std::min(worth, (capacity + 1) / 2));
+    open_cta();
+  }
+
+  void walk() {
+    for (const StreamRun& run : line_.runs) {
+      const std::int64_t stream = cost_.whole(run.num_tiles);
+      for (int head = 0; head < line_.num_heads;) {
+        if (room_ >= stream) {
+          // The common case needs no division.
+          const std::int64_t fit = room_ < 2 * stream ? 1 : room_ / stream;
+          const int heads = static_cast<int>(std::min<std::int64_t>(line_.num_heads - head, fit));
+          room_ -= heads * stream;
+          sink_.whole(run, head, head + heads, heads * stream);
+          head += heads;
+        } else if (tiles_of_piece(run.num_tiles) > 0) {
+          cut(run, head++);
+        } else {
+          next_cta();
+        }
+      }
+    }
+    sink_.close_cta();
+  }
+
+ private:
+  static constexpr std::int64_t kEndless = INT64_MAX / 4;
+
+  void open_cta() { room_ = --ctas_left_ > 0 ? budget_ : kEndless; }
+  void next_cta() {
+    sink_.close_cta();
+    open_cta();
+  }
+
+  // Tiles that this CTA takes of a stream that does not fit as a whole: 0 if that is not worth it.
+  std::int64_t tiles_of_piece(std::int64_t left) const {
+    const std::int64_t fit = (room_ - cost_.part(0)) >> LineCost::kTileShift;
+    const std::int64_t tiles = std::min(fit, left - min_tiles_);
+    return tiles < min_tiles_ ? 0 : tiles;
+  }
+
+  void cut(const StreamRun& run, int head) {
+    std::int64_t begin = 0;
+    while (cost_.part(run.num_tiles - begin) > room_) {
+      const std::int64_t tiles = tiles_of_piece(run.num_tiles - begin);
+      sink_.piece(run, head, begin, begin + tiles, cost_.part(tiles));
+      begin += tiles;
+      next_cta();
+    }
+    const std::int64_t last = cost_.part(run.num_tiles - begin);
+    sink_.piece(run, head, begin, run.num_tiles, last);
+    room_ -= last;
+  }
+
+  const Line& line_;
+  const LineCost& cost_;
+  const std::int64_t budget_;
+  Sink& sink_;
+  int ctas_left_;
+  std::int64_t min_tiles_ = 1;
+  std::int64_t room_ = 0;
+};
+
+// Least budget with which the walk always gets on.
+inline std::int64_t least_budget(const LineCost& cost, std::int64_t longest_stream) {
+  return std::min(longest_stream, cost.part(1));
+}
+
+}  // namespace heddle

@@ -1,0 +1,35 @@
+// The contiguous equal-cost split: all streams of a pipeline in a row, cut into one piece a CTA.
+//
+// No CTA gets more than a budget; the budget is the smallest at which all CTAs together hold
+// everything. A CTA whose budget ends inside a stream leaves the rest to the next CTA, so each of
+// the num_ctas - 1 borders cuts at most one stream: at most two partial states a CTA, and one
+// merge a border. Pieces shorter than the time that they cost are not cut off.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "planner/plan.h"
+#include "planner/streams.h"
+
+namespace heddle {
+
+// Where a split writes; all of it has room for plan_bounds (layout.h).
+struct SplitOutput {
+  std::int32_t* cta_begin;  // [num_ctas + 1]
+  WorkItem* items;
+  MergeRecord* merges;
+  std::span<WorkItem> scratch;  // as many as items
+};
+
+struct SplitResult {
+  int items = 0;
+  int partials = 0;
+  int merges = 0;
+  double max_over_mean = 1.0;  // of the cost over all CTAs; 1 where there is no work
+};
+
+SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const PipelineShape& shape,
+                         const SplitOutput& out);
+
+}  // namespace heddle
