@@ -18,18 +18,16 @@ class DeviceMemory {
   void* data() const;
   std::size_t bytes() const { return bytes_; }
 
-  // Both wait until the bytes have arrived.
+  // These wait until the bytes have arrived.
   void write(std::size_t offset, std::span<const std::byte> source);
   void read(std::size_t offset, std::span<std::byte> target) const;
+  void copy_from(const DeviceMemory& source, std::size_t source_offset, std::size_t offset, std::size_t bytes);
 
  private:
   struct State;
   std::shared_ptr<State> state_;
   std::size_t bytes_ = 0;
 };
-
-// Waits for all work on the device; nothing to wait for on the CPU.
-void synchronize(const Engine& engine);
 
 // A contiguous tensor over memory that somebody else owns.
 Tensor tensor_of(void* data, DType dtype, std::initializer_list<std::int64_t> shape);

@@ -84,7 +84,7 @@ std::vector<std::int32_t> lengths(const nlohmann::json& entry, const char* key, 
 
 void check_keys(const nlohmann::json& entry, const std::string& where) {
   static const std::vector<std::string> known = {"name", "kind", "qo", "kv", "heads", "page", "causal",
-                                                 "soft_cap", "window_left", "variant", "params"};
+                                                 "soft_cap", "window_left"};
   for (const auto& [key, value] : entry.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     fail(ErrorKind::invalid_argument, "{} has an unknown key \"{}\"; {}.", where, key, offer(key, known));
@@ -109,8 +109,6 @@ Workload read_workload(const nlohmann::json& entry, const std::string& file) {
   w.causal = field_or(entry, "causal", false, where);
   w.soft_cap = field_or(entry, "soft_cap", 0.0, where);
   w.window_left = field_or(entry, "window_left", -1, where);
-  w.variant = field_or(entry, "variant", std::string(), where);
-  w.params = field_or(entry, "params", ParamValues(), where);
   return w;
 }
 
@@ -134,12 +132,10 @@ std::vector<Workload> read_workloads(std::string_view json, const std::string& f
 WorkloadVariant variant_of(const Workload& w) {
   WorkloadVariant result;
   std::vector<std::string> parts;
-  if (!w.variant.empty()) parts.push_back(w.variant);
   if (w.soft_cap > 0) parts.push_back("soft_cap");
   if (w.window_left >= 0) parts.push_back("sliding_window");
   if (w.causal && w.window_left < 0) parts.push_back("causal");
   if (parts.empty()) parts.push_back("softmax");
-  result.params = w.params;
   if (w.soft_cap > 0) result.params["cap"] = w.soft_cap;
   if (w.window_left >= 0) result.params["window"] = w.window_left;
   result.json = fmt::format(R"({{"name": "bench_{}", "compose": ["{}"]}})", fmt::join(parts, "_"),

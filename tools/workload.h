@@ -19,8 +19,6 @@ struct Workload {
   bool causal = false;
   double soft_cap = 0;    // 0: none
   int window_left = -1;   // -1: none
-  std::string variant;    // one of the user's own instead of the three above; empty: none
-  ParamValues params;
 
   std::int64_t num_qo_rows() const;
   std::int64_t num_kv_tokens() const;
