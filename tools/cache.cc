@@ -1,0 +1,108 @@
+// heddle cache: where compiled kernels are kept, what is there, filling and clearing it.
+#include <ctime>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/engine.h"
+#include "engine/error.h"
+#include "runtime/kernel_cache.h"
+#include "tools/json.h"
+#include "tools/options.h"
+#include "tools/progress.h"
+#include "tools/verbs.h"
+
+namespace heddle::tools {
+namespace {
+
+int directory() {
+  const KernelCache cache;
+  if (cache.directory().empty()) fail(ErrorKind::io, "Nothing is cached on disk here: {}", cache.why_no_disk());
+  fmt::print("{}\n", cache.directory());
+  return 0;
+}
+
+int list(const std::string& json) {
+  nlohmann::ordered_json figures = nlohmann::ordered_json::array();
+  std::uint64_t bytes = 0;
+  for (const CacheEntry& entry : KernelCache().list()) {
+    const std::time_t used_at = std::time_t(entry.used_at);
+    char day[32] = "";
+    std::strftime(day, sizeof day, "%Y-%m-%d", std::localtime(&used_at));
+    fmt::print("{}  {:<8} {:>9} bytes  {:>7.0f} ms  {:>3} registers  used {}  {}\n", entry.key.substr(0, 16), entry.arch,
+               entry.bytes, entry.compile_ms, entry.registers, day, entry.name);
+    figures.push_back({{"key", entry.key}, {"kernel", entry.name}, {"arch", entry.arch}, {"bytes", entry.bytes},
+                       {"ms", entry.compile_ms}, {"registers", entry.registers}, {"used_at", entry.used_at}});
+    bytes += entry.bytes;
+  }
+  fmt::print("{} kernels, {:.1f} MB\n", figures.size(), double(bytes) / 1e6);
+  write_json(json, figures);
+  return 0;
+}
+
+int clear() {
+  KernelCache cache;
+  fmt::print("{} kernels removed\n", cache.clear());
+  return 0;
+}
+
+// One entry of a list of configurations, with an error that says which.
+AttentionConfig read_config(Engine& engine, const nlohmann::json& entry, const std::string& where) {
+  AttentionConfig config;
+  try {
+    config.variant = resolve_variant(engine, entry.value("variant", "softmax"));
+    const auto heads = entry.at("heads").get<std::array<int, 3>>();
+    config.num_qo_heads = heads[0];
+    config.num_kv_heads = heads[1];
+    config.head_dim = heads[2];
+    config.q_dtype = config.kv_dtype = parse_dtype(entry.value("dtype", "bf16"));
+    config.page_size = entry.value("page", 16);
+    config.max_qo_len = entry.value("max_qo_len", 0);
+    config.constants = entry.value("constants", ParamValues());
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorKind::invalid_argument,
+         "{} is not a configuration ({}); one is written {{\"variant\": \"softmax\", \"heads\": [32, 8, 128], "
+         "\"dtype\": \"bf16\", \"page\": 16, \"max_qo_len\": 0}}.", where, error.what());
+  }
+  return config;
+}
+
+int warm(const std::string& file, const std::string& device) {
+  const nlohmann::json root = parse_json(read_text_file(file), file);
+  if (!root.is_array()) fail(ErrorKind::invalid_argument, "{} is not a list of configurations.", file);
+  Engine engine({.device = parse_device(device)});
+  Progress progress(int(root.size()));
+  for (std::size_t i = 0; i < root.size(); ++i) {
+    const AttentionConfig config = read_config(engine, root[i], fmt::format("Entry {} of {}", i, file));
+    progress.step(config.variant);
+    const Attention attention = engine.attention(config);
+    progress.clear();
+    for (const KernelInfo& kernel : attention.kernels()) {
+      fmt::print("{} {},{},{} {}: {} ({:.0f} ms)\n", config.variant, config.num_qo_heads, config.num_kv_heads,
+                 config.head_dim, kernel.kernel, kernel.origin, kernel.compile_ms);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int cache(const Arguments& arguments) {
+  std::string action, file, json, device = "auto";
+  Options options("cache", "Shows, fills or clears the cache of compiled kernels.");
+  options.text(action, "action", "dir, list, warm FILE or clear");
+  options.text(file, "file", "warm: JSON list of {variant, heads, dtype, page, max_qo_len, constants}");
+  options.text(json, "--json", "list: write the entries to this file");
+  options.text(device, "--device", "warm: auto, cuda or cpu");
+  if (!options.parse(arguments)) return 0;
+  if (action == "dir") return directory();
+  if (action == "list" || action.empty()) return list(json);
+  if (action == "clear") return clear();
+  if (action != "warm") {
+    fail(ErrorKind::invalid_argument, "heddle cache cannot `{}`; it can dir, list, warm FILE and clear.", action);
+  }
+  if (file.empty()) fail(ErrorKind::invalid_argument, "heddle cache warm needs a file with a list of configurations.");
+  return warm(file, device);
+}
+
+}  // namespace heddle::tools
