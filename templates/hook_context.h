@@ -1,19 +1,15 @@
-// What every hook sees besides its value. Whatever means nothing in a hook is -1 there.
-//
-// A query row meets many keys, so kv_pos is -1 in query_transform, output_transform and
-// initial_state; a key's row meets many query rows, so q_pos and q_row are -1 in key_transform and
-// value_transform, and qo_head is there the first head of the kv head's group.
+// Where a hook stands. Every skeleton (GPU, CPU, reference) hands it to every hook.
 #pragma once
 
 namespace heddle {
 
 struct HookContext {
-  int request;
-  int qo_head;
+  int request;  // index in the batch
+  int qo_head;  // in key and value transforms: the first head of the group
   int kv_head;
-  int q_pos;   // kv_len - qo_len + row of the request; may be negative
-  int kv_pos;  // from 0
-  int q_row;   // row of q and o, over all requests
+  int q_pos;   // position in the sequence; -1 in key and value transforms
+  int kv_pos;  // -1 in query and output transforms and in initial_state
+  int q_row;   // row in q; -1 in key and value transforms
   int qo_len;
   int kv_len;
 };

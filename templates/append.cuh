@@ -1,0 +1,333 @@
+// Append on mma.sync (sm_80 and later): any qo_len; FlashAttention-2's loop over a work list.
+//
+// The query tile's rows are packed (token, head in group), so a K/V tile is read once a group. Each
+// warp owns kTile.rows / warps rows (one or two m16 fragments) and all keys of a tile; K and V are
+// double-buffered with cp.async by all threads, one CTA barrier a tile. Page ids pass through shared
+// memory one tile ahead of their rows. Nothing is prefetched across work items: a cursor that runs
+// ahead costs 20 registers, which this kernel does not have.
+//
+// shared memory:  Q rows x D | 2 x (K kv x D, V kv x D) | page ids 2 x kv
+#pragma once
+
+#include "templates/merge.cuh"
+#include "templates/transform.cuh"
+
+namespace heddle {
+
+template <class Spec>
+struct AppendSmem {
+  alignas(128) uint8_t q[Spec::kTile.rows * Spec::kHeadDim * 2];
+  struct Stage {
+    alignas(128) uint8_t k[Spec::kTile.kv * Spec::kHeadDim * 2];
+    alignas(128) uint8_t v[Spec::kTile.kv * Spec::kHeadDim * 2];
+  };
+  Stage stage[2];
+  int row_id[2][Spec::kTile.kv];
+  // What is being worked on. It is uniform and rarely read, so it stays out of the registers.
+  MaskBounds mask;
+  WorkItem item;
+  RequestRecord request;
+  KeyRange all_see, some_see;
+  int flag;
+};
+
+template <class Spec, class Hooks>
+class Append {
+  static constexpr int kHeadDim = Spec::kHeadDim;
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kTileKv = Spec::kTile.kv;
+  static constexpr int kKeys = kTileKv < 32 ? kTileKv : 32;  // keys whose logits are in registers at once
+  static constexpr int kBlocks = kKeys / 8;
+  static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
+  static constexpr int kFragments = Spec::kTile.rows / Spec::kTile.warps / 16;
+  using Tile = SmemTile<kHeadDim>;
+  using Type = Element<Spec::kType>;
+  using Smem = AppendSmem<Spec>;
+  using Address = KvAddress<Spec::kPageSize>;
+  static_assert(kFragments * 16 * Spec::kTile.warps == Spec::kTile.rows, "rows are whole fragments");
+  static_assert(kTileKv <= kThreads, "one thread reads one page id");
+  static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
+
+ public:
+  HEDDLE_DEVICE Append(const AttentionParams& params, const Hooks& hooks, Smem& smem)
+      : p_(params), hooks_(hooks), smem_(smem) {}
+
+  HEDDLE_DEVICE void run() {
+    const WorkList work = work_list();
+    for (int left = work.end - work.begin; left > 0; --left) {
+      __syncthreads();  // all are done with the previous item
+      if (threadIdx.x == 0) begin_item(left);
+      __syncthreads();
+      for (kv_head_ = smem_.item.kv_head_begin; kv_head_ < smem_.item.kv_head_end; ++kv_head_) {
+        begin_head();
+        for (int t = smem_.item.tile_begin; t < smem_.item.tile_end; ++t) process_tile(t);
+        finish_head();
+      }
+    }
+  }
+
+ private:
+  // Built anew where it is needed, for the same reason as above.
+  HEDDLE_DEVICE WorkList work_list() const { return WorkList(p_.plan, Pipeline::append); }
+
+  // --- loading ------------------------------------------------------------------------------
+
+  // Page id of row threadIdx.x of tile t. Keys that no row of the query tile sees are not read at all.
+  HEDDLE_DEVICE void fetch_row_ids(int t) {
+    if (Spec::kPageSize == 0 || t >= smem_.item.tile_end || threadIdx.x >= kTileKv) return;
+    const int kv_pos = tile_start<kTileKv>(smem_.item, t) + threadIdx.x;
+    row_id_ = Address::row_id(p_, smem_.request.kv_offset, kv_pos, smem_.some_see.contains(kv_pos));
+  }
+  HEDDLE_DEVICE void publish_row_ids(int t) {
+    if (Spec::kPageSize != 0 && threadIdx.x < kTileKv) smem_.row_id[t & 1][threadIdx.x] = row_id_;
+  }
+
+  // Starts the copy of tile t, whose row ids must be visible. Always one group.
+  HEDDLE_DEVICE void load_tile(int t) {
+    if (t < smem_.item.tile_end) {
+      const int start = tile_start<kTileKv>(smem_.item, t);
+      auto& stage = smem_.stage[t & 1];
+      copy_rows<true>(shared_address(stage.k), start, t);
+      copy_rows<false>(shared_address(stage.v), start, t);
+    }
+    cp_async_commit();
+  }
+
+  template <bool kKeys>
+  HEDDLE_DEVICE void copy_rows(uint32_t tile, int start, int t) const {
+    const auto* base = static_cast<const uint16_t*>(kKeys ? p_.k : p_.v) +
+                       kv_head_ * (kKeys ? p_.k_head_stride : p_.v_head_stride);
+#pragma unroll 2
+    for (int i = 0; i < kTileKv * Tile::kChunks / kThreads; ++i) {
+      const int index = i * kThreads + threadIdx.x;
+      const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
+      const int kv_pos = start + row;
+      const bool visible = smem_.some_see.contains(kv_pos);
+      const int id = Spec::kPageSize == 0 ? 0 : smem_.row_id[t & 1][row];
+      const int64_t offset = kKeys ? Address::k_offset(p_, smem_.request.kv_offset, id, kv_pos)
+                                   : Address::v_offset(p_, smem_.request.kv_offset, id, kv_pos);
+      cp_async_16(tile + Tile::chunk_offset(row, chunk), base + (visible ? offset + chunk * kChunkElements : 0),
+                  visible);
+    }
+  }
+
+  HEDDLE_DEVICE int own_row(int fragment) const { return (warp_index() * kFragments + fragment) * 16; }
+
+  // --- one (work item, kv head) -------------------------------------------------------------
+
+  HEDDLE_DEVICE void begin_item(int left) {
+    const WorkList work = work_list();
+    const WorkItem item = work.items[work.end - left];
+    const RequestRecord request = work.requests[item.request];
+    const MaskBounds mask = work.header->mask;
+    const int base = request.kv_len - request.qo_len;
+    const int first = base + item.row_begin / Spec::kGroup;
+    const int last = base + (item.row_begin + item.num_rows - 1) / Spec::kGroup;
+    smem_.mask = mask;
+    smem_.item = item;
+    smem_.request = request;
+    smem_.all_see = seen_by_all(mask, first, last, request.kv_len);
+    smem_.some_see = seen_by_some(mask, first, last, request.kv_len);
+  }
+
+  HEDDLE_DEVICE void begin_head() {
+    start_loading();
+    load_q();
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int block = 0; block < kSteps * 2; ++block)
+        for (int e = 0; e < 4; ++e) o_[f][block][e] = 0.0f;
+      for (int half = 0; half < 2; ++half) state_[f][half] = empty_row_state();
+    }
+  }
+
+  HEDDLE_DEVICE void start_loading() {
+    fetch_row_ids(smem_.item.tile_begin);
+    __syncthreads();  // all are done with the stages and ids of the previous head
+    publish_row_ids(smem_.item.tile_begin);
+    fetch_row_ids(smem_.item.tile_begin + 1);
+    __syncthreads();
+    load_tile(smem_.item.tile_begin);
+  }
+
+  // Each warp fills its own rows, so that a warp barrier is enough.
+  HEDDLE_DEVICE void load_q() {
+    constexpr int kRows = kFragments * 16;
+    constexpr int kPairs = kHeadDim / 2;
+    __syncwarp();
+    for (int i = lane_index(); i < kRows * (Hooks::has_query_transform ? kPairs : Tile::kChunks); i += kWarpSize) {
+      constexpr int kParts = Hooks::has_query_transform ? kPairs : Tile::kChunks;
+      const int row = own_row(0) + i / kParts, part = i % kParts;
+      const HookContext c =
+          row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.request, kv_head_, row).context;
+      const uint16_t* source =
+          static_cast<const uint16_t*>(p_.q) + c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride;
+      if constexpr (Hooks::has_query_transform)
+        *reinterpret_cast<uint32_t*>(smem_.q + Tile::element_offset(row, part * 2)) =
+            load_q_pair<Spec>(source, part * 2, c, hooks_);
+      else
+        *reinterpret_cast<uint4*>(smem_.q + Tile::chunk_offset(row, part)) =
+            *reinterpret_cast<const uint4*>(source + part * kChunkElements);
+    }
+    __syncwarp();
+  }
+
+  HEDDLE_DEVICE void process_tile(int t) {
+    cp_async_wait<0>();
+    publish_row_ids(t + 1);
+    __syncthreads();  // the tile has landed for all, all are done with the other stage, ids are visible
+    load_tile(t + 1);
+    fetch_row_ids(t + 2);
+    auto& stage = smem_.stage[t & 1];
+    const int start = tile_start<kTileKv>(smem_.item, t);
+    if constexpr (Hooks::has_key_transform || Hooks::has_value_transform)
+      transform_stage(stage, start);
+    const bool full = smem_.all_see.contains_all(start, start + kTileKv);
+#pragma unroll 1
+    for (int key = 0; key < kTileKv; key += kKeys) {
+      float s[kFragments][kBlocks][4] = {};
+      score(s, shared_address(stage.k) + key * Tile::kRowBytes);
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) weigh(s[f], f, start + key, full);
+      accumulate(s, shared_address(stage.v) + key * Tile::kRowBytes);
+    }
+  }
+
+  HEDDLE_DEVICE void transform_stage(typename Smem::Stage& stage, int start) {
+    const HookContext context = {smem_.item.request, kv_head_ * Spec::kGroup, kv_head_, -1, -1, -1,
+                                 smem_.request.qo_len, smem_.request.kv_len};
+    transform_kv<Spec>(stage.k, stage.v, kTileKv, threadIdx.x, kThreads, context, hooks_,
+                       [&](int row) { return smem_.some_see.contains(start + row) ? start + row : -1; });
+    __syncthreads();
+  }
+
+  // S = Q K^T.
+  HEDDLE_DEVICE void score(float (&s)[kFragments][kBlocks][4], uint32_t k) const {
+    const auto q = Tile::a_reader(shared_address(smem_.q) + own_row(0) * Tile::kRowBytes);
+    const auto keys = Tile::b_reader(k);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t a[kFragments][4];
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) ldmatrix_x4(a[f], q.at(f * 16, step));
+#pragma unroll
+      for (int pair = 0; pair < kBlocks / 2; ++pair) {
+        uint32_t b[4];
+        ldmatrix_x4(b, keys.at(pair * 16, step));
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          Type::mma(s[f][pair * 2], a[f], b[0], b[1]);
+          Type::mma(s[f][pair * 2 + 1], a[f], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Hooks, masks and softmax of one fragment; rescales its accumulators.
+  HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4], int f, int start, bool full) {
+    const RowInfo rows[2] = {fragment_row(f, 0), fragment_row(f, 1)};
+    if (full)
+      apply_variant<false>(s, rows, start, p_.sm_scale, hooks_);
+    else
+      apply_variant<true>(s, rows, start, p_.sm_scale, hooks_);
+    if constexpr (Hooks::use_softmax) {
+      float factor[2];
+      update_softmax(s, state_[f], factor, logit_to_log2<Hooks>(p_.sm_scale));
+      // Once the maxima have settled most tiles change none of them.
+      if (!__any_sync(kFullMask, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+#pragma unroll
+      for (int block = 0; block < kSteps * 2; ++block)
+        for (int e = 0; e < 4; ++e) o_[f][block][e] *= factor[e / 2];
+    }
+  }
+
+  HEDDLE_DEVICE RowInfo fragment_row(int f, int half) const {
+    return row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.request, kv_head_,
+                                  own_row(f) + half * 8 + lane_index() / 4);
+  }
+
+  // O += P V.
+  HEDDLE_DEVICE void accumulate(const float (&s)[kFragments][kBlocks][4], uint32_t v) {
+    const auto values = Tile::b_trans_reader(v);
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      uint32_t a[kFragments][4];
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) pack_weights<Spec::kType>(a[f], s[f][step * 2], s[f][step * 2 + 1]);
+#pragma unroll
+      for (int pair = 0; pair < kSteps; ++pair) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, values.at(step * 16, pair));
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          Type::mma(o_[f][pair * 2], a[f], b[0], b[1]);
+          Type::mma(o_[f][pair * 2 + 1], a[f], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // --- results ------------------------------------------------------------------------------
+
+  HEDDLE_DEVICE void finish_head() {
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = own_row(f) + half * 8 + lane_index() / 4;
+        const float sum = quad_sum(state_[f][half].sum);
+        if (row >= smem_.item.num_rows) continue;
+        const float max2 = state_[f][half].max2;
+        if (smem_.item.partial >= 0)
+          store_partial_row(f, half, smem_.item.partial, row, max2, sum);
+        else
+          store_row(f, half, fragment_row(f, half).context, max2, sum);
+      }
+    if (smem_.item.partial < 0) return;
+    const WorkList work = work_list();
+    const int partials = work.merges[smem_.item.merge].num_partials;
+    if (arrive_last(p_, smem_.item.merge, partials, &smem_.flag))
+      merge_partials<Spec>(p_, work, smem_.item.merge, hooks_);
+  }
+
+  HEDDLE_DEVICE void store_row(int f, int half, const HookContext& context, float max2, float sum) {
+    const RowResult<Hooks> result = finish_row(max2, sum, context, hooks_);
+    uint16_t* row = static_cast<uint16_t*>(p_.o) + context.q_row * p_.o_row_stride + context.qo_head * p_.o_head_stride;
+    const int lane_column = lane_index() % 4 * 2;
+#pragma unroll
+    for (int block = 0; block < kSteps * 2; ++block) {
+      const int column = block * 8 + lane_column;
+      float x = o_[f][block][half * 2] * result.scale, y = o_[f][block][half * 2 + 1] * result.scale;
+      if constexpr (Hooks::has_output_transform) {
+        x = hooks_.output_transform(x, column, context);
+        y = hooks_.output_transform(y, column + 1, context);
+      }
+      *reinterpret_cast<uint32_t*>(row + column) = Type::pack(x, y);
+    }
+    if (lane_column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
+  }
+
+  HEDDLE_DEVICE void store_partial_row(int f, int half, int slot, int row, float max2, float sum) {
+    const int64_t slot_row = int64_t(slot) * Spec::kTile.rows + row;
+    const float scale = Hooks::use_softmax ? (sum == 0.0f ? 0.0f : 1.0f / sum) : 1.0f;
+    const int lane_column = lane_index() % 4 * 2;
+#pragma unroll
+    for (int block = 0; block < kSteps * 2; ++block) {
+      float* to = p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column;
+      *reinterpret_cast<float2*>(to) = {o_[f][block][half * 2] * scale, o_[f][block][half * 2 + 1] * scale};
+    }
+    if (lane_column == 0)
+      p_.partial_lse[slot_row] = sum == 0.0f ? negative_infinity() : max2 + __log2f(sum);
+  }
+
+  const AttentionParams& p_;
+  const Hooks& hooks_;
+  Smem& smem_;
+  int kv_head_;
+  float o_[kFragments][kSteps * 2][4];
+  RowState state_[kFragments][2];
+  int row_id_ = 0;
+};
+
+}  // namespace heddle

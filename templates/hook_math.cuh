@@ -1,0 +1,58 @@
+// The plain f32 maths that hooks may use, by their usual names, in fast forms.
+//
+// Error bounds on the GPU (PTX ISA, single-precision approximations): exp and exp2 2 ulp + |x| * 2^-22
+// relative; log 2^-21 absolute near 1, else 3 ulp; sin and cos 2^-20 absolute for |x| <= pi after the
+// exact range reduction of the CUDA library; tanh 2^-10.987 relative; sigmoid, sqrt and rsqrt 3 ulp. The CPU device uses the
+// precise forms of the C library.
+#pragma once
+
+#include "templates/prelude.cuh"
+
+namespace heddle::hook_math {
+
+HEDDLE_DEVICE float exp2(float x) { return exp2_approx(x); }
+HEDDLE_DEVICE float exp(float x) { return exp2_approx(x * kLog2e); }
+HEDDLE_DEVICE float log2(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+HEDDLE_DEVICE float log(float x) { return log2(x) * kLn2; }
+HEDDLE_DEVICE float tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+HEDDLE_DEVICE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+HEDDLE_DEVICE float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
+HEDDLE_DEVICE float sin(float x) { return ::sinf(x); }
+HEDDLE_DEVICE float cos(float x) { return ::cosf(x); }
+HEDDLE_DEVICE float sqrt(float x) {
+  float y;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+HEDDLE_DEVICE float rsqrt(float x) {
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+HEDDLE_DEVICE float pow(float x, float y) { return ::powf(x, y); }
+template <class T>
+HEDDLE_DEVICE T abs(T x) {
+  return x < T(0) ? -x : x;
+}
+template <class A, class B>
+HEDDLE_DEVICE auto min(A a, B b) {
+  return b < a ? b : a;
+}
+template <class A, class B>
+HEDDLE_DEVICE auto max(A a, B b) {
+  return a < b ? b : a;
+}
+
+}  // namespace heddle::hook_math

@@ -1,0 +1,128 @@
+// Device words: qualifiers, warp constants, 16-bit element types and the few PTX instructions that
+// the mma.sync skeletons need, each once and under its PTX name. No CUDA header is included.
+#pragma once
+
+#include "templates/abi.h"
+#include "templates/hook_context.h"
+
+#define HEDDLE_DEVICE __device__ __forceinline__
+
+namespace heddle {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr unsigned kFullMask = 0xffffffffu;
+inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+inline constexpr int kChunkBytes = 16;  // one cp.async, one row of an 8x8 matrix
+inline constexpr int kChunkElements = 8;
+
+HEDDLE_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
+HEDDLE_DEVICE int lane_index() { return threadIdx.x % kWarpSize; }
+HEDDLE_DEVICE int warp_index() { return threadIdx.x / kWarpSize; }
+HEDDLE_DEVICE int min_of(int a, int b) { return a < b ? a : b; }
+HEDDLE_DEVICE int max_of(int a, int b) { return a > b ? a : b; }
+
+HEDDLE_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 16-bit elements as raw bits.
+template <DType kType>
+struct Element;
+
+template <>
+struct Element<DType::bf16> {
+  static HEDDLE_DEVICE float to_float(uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); }
+  static HEDDLE_DEVICE uint16_t from_float(float x) {
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+  }
+  // The first of the two goes to the lower half.
+  static HEDDLE_DEVICE uint32_t pack(float low, float high) {
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+  }
+  static HEDDLE_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
+template <>
+struct Element<DType::f16> {
+  static HEDDLE_DEVICE float to_float(uint16_t bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+  }
+  static HEDDLE_DEVICE uint16_t from_float(float x) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+  }
+  static HEDDLE_DEVICE uint32_t pack(float low, float high) {
+    uint32_t bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+  }
+  static HEDDLE_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
+HEDDLE_DEVICE uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes to shared memory; zeros, and no read at all, where `valid` is false.
+HEDDLE_DEVICE void cp_async_16(uint32_t shared, const void* global, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(valid ? kChunkBytes : 0)
+               : "memory");
+}
+HEDDLE_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+HEDDLE_DEVICE void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+HEDDLE_DEVICE void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared)
+               : "memory");
+}
+HEDDLE_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared)
+               : "memory");
+}
+
+// Partials are written by other CTAs during the launch: read past L1.
+HEDDLE_DEVICE float load_cg(const float* p) {
+  float x;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
+  return x;
+}
+HEDDLE_DEVICE float4 load_cg(const float4* p) {
+  float4 x;
+  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(p)
+               : "memory");
+  return x;
+}
+
+}  // namespace heddle

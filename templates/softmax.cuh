@@ -1,0 +1,156 @@
+// From logits in mma fragments to weights: scale, logits_transform, mask, online softmax.
+//
+// State is in the log2 domain: max2 = max(logit) * log2(e), so that a weight is one ex2. A row
+// that has seen nothing has max2 = -inf and sum = 0; -inf is never subtracted from itself. A
+// variant without softmax has weights = transformed logits, no max and no sum.
+//
+// Fragment of one m16n8 block: element e of lane (r = lane / 4, c = lane % 4) is row r + 8 * (e / 2),
+// column 2 * c + e % 2.
+#pragma once
+
+#include "templates/work.cuh"
+
+namespace heddle {
+
+struct RowState {
+  float max2;
+  float sum;  // this lane's columns only, until finish_sum
+};
+
+HEDDLE_DEVICE RowState empty_row_state() { return {negative_infinity(), 0.0f}; }
+
+// What hooks and masks need to know of one row.
+struct RowInfo {
+  HookContext context;
+  KeyRange keys;
+};
+
+// Packed row -> its place in the batch. Rows past the tile's end repeat its last row: their
+// results are dropped, but hooks must never see an index out of range.
+template <int kGroup>
+HEDDLE_DEVICE RowInfo row_info(const MaskBounds& mask, const WorkItem& item,
+                               const RequestRecord& request, int kv_head, int row) {
+  const int packed = item.row_begin + min_of(row, item.num_rows - 1);
+  const int token = packed / kGroup;
+  RowInfo info;
+  info.context = {item.request,
+                  kv_head * kGroup + packed % kGroup,
+                  kv_head,
+                  request.kv_len - request.qo_len + token,
+                  -1,
+                  request.qo_begin + token,
+                  request.qo_len,
+                  request.kv_len};
+  info.keys = key_range(mask, info.context.q_pos, request.kv_len);
+  return info;
+}
+
+HEDDLE_DEVICE float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));
+}
+HEDDLE_DEVICE float quad_sum(float x) {
+  x += __shfl_xor_sync(kFullMask, x, 1);
+  return x + __shfl_xor_sync(kFullMask, x, 2);
+}
+
+// Hooks and masks on raw dot products, in place. Afterwards s holds, with softmax, logits that
+// still have to be multiplied by logit_to_log2(); without, the weights themselves.
+template <bool kMasked, int kBlocks, class Hooks>
+HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][4], const RowInfo (&rows)[2], int first_key,
+                                 float sm_scale, const Hooks& hooks) {
+  constexpr bool kScaleHere =
+      Hooks::has_logits_transform || Hooks::has_logits_mask || !Hooks::use_softmax;
+  if constexpr (!kMasked && !kScaleHere) return;
+  const float dropped = Hooks::use_softmax ? negative_infinity() : 0.0f;
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const RowInfo& row = rows[e / 2];
+      const int kv_pos = first_key + block * 8 + lane_index() % 4 * 2 + e % 2;
+      bool keep = kMasked ? row.keys.contains(kv_pos) : true;
+      float logit = kScaleHere ? s[block][e] * sm_scale : s[block][e];
+      HookContext context = row.context;
+      context.kv_pos = kv_pos;
+      if constexpr (Hooks::has_logits_transform) {
+        if (keep) logit = hooks.logits_transform(logit, context);
+      }
+      if constexpr (Hooks::has_logits_mask) {
+        if (keep) keep = hooks.logits_mask(logit, context);
+      }
+      s[block][e] = keep ? logit : dropped;
+    }
+  }
+}
+
+template <class Hooks>
+HEDDLE_DEVICE float logit_to_log2(float sm_scale) {
+  constexpr bool kScaled = Hooks::has_logits_transform || Hooks::has_logits_mask;
+  return kScaled ? kLog2e : sm_scale * kLog2e;
+}
+
+// One step of the online softmax over a tile's logits. s becomes weights; rescale is what the
+// accumulators of the two rows must be multiplied by.
+template <int kBlocks>
+HEDDLE_DEVICE void update_softmax(float (&s)[kBlocks][4], RowState (&state)[2], float (&rescale)[2],
+                                  float to_log2) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = s[0][half * 2];
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+      top = fmaxf(top, fmaxf(s[block][half * 2], s[block][half * 2 + 1]));
+    const float max2 = fmaxf(state[half].max2, quad_max(top) * to_log2);
+    const float base = max2 == negative_infinity() ? 0.0f : max2;
+    rescale[half] = exp2_approx(state[half].max2 - base);
+    float sum = 0.0f;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int e = half * 2; e < half * 2 + 2; ++e) {
+        s[block][e] = exp2_approx(fmaf(s[block][e], to_log2, -base));
+        sum += s[block][e];
+      }
+    }
+    state[half].max2 = max2;
+    state[half].sum = fmaf(state[half].sum, rescale[half], sum);
+  }
+}
+
+// Weights of 16 keys as the A operand of P V.
+template <DType kType>
+HEDDLE_DEVICE void pack_weights(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4]) {
+  a[0] = Element<kType>::pack(left[0], left[1]);
+  a[1] = Element<kType>::pack(left[2], left[3]);
+  a[2] = Element<kType>::pack(right[0], right[1]);
+  a[3] = Element<kType>::pack(right[2], right[3]);
+}
+
+// The last step of a row, wherever it happens: the initial state joins as one more key of value 0,
+// then output_transform. lse is natural log.
+template <class Hooks>
+struct RowResult {
+  float scale;  // multiplies the accumulated o
+  float lse;
+};
+
+template <class Hooks>
+HEDDLE_DEVICE RowResult<Hooks> finish_row(float max2, float sum, const HookContext& context,
+                                          const Hooks& hooks) {
+  if constexpr (!Hooks::use_softmax) return {1.0f, 0.0f};
+  float lse2 = sum > 0.0f ? max2 + __log2f(sum) : sum == 0.0f ? negative_infinity() : sum;
+  float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
+  if constexpr (Hooks::has_initial_state) {
+    const float sink2 = hooks.initial_state(context) * kLog2e;
+    const float top = fmaxf(lse2, sink2);
+    if (top != negative_infinity()) {
+      const float with_sink = top + __log2f(exp2_approx(lse2 - top) + exp2_approx(sink2 - top));
+      scale *= exp2_approx(lse2 - with_sink);
+      lse2 = with_sink;
+    }
+  }
+  return {scale, lse2 * kLn2};
+}
+
+}  // namespace heddle
