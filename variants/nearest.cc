@@ -45,9 +45,9 @@ std::string offer(std::string_view word, const std::vector<std::string>& candida
                      comma_list(candidates));
 }
 
-std::string in_quotes(std::string_view text) {
+std::string escaped(std::string_view text) {
   constexpr std::size_t kShown = 40;
-  std::string out = "\"";
+  std::string out;
   for (const char c : text.substr(0, kShown)) {
     if (c == '\n') {
       out += "\\n";
@@ -60,7 +60,9 @@ std::string in_quotes(std::string_view text) {
       out += c;
     }
   }
-  return out + (text.size() > kShown ? "...\"" : "\"");
+  return text.size() > kShown ? out + "..." : out;
 }
+
+std::string in_quotes(std::string_view text) { return "\"" + escaped(text) + "\""; }
 
 }  // namespace heddle

@@ -17,7 +17,10 @@ std::string comma_list(const std::vector<std::string>& words);
 // "none are declared".
 std::string offer(std::string_view word, const std::vector<std::string>& candidates);
 
-// The text in quotes, control characters escaped, cut where it is long.
+// The text as an error may show it: control characters, quotes and backslashes escaped (a NUL would
+// end the sentence), cut where it is long.
+std::string escaped(std::string_view text);
+// The same in quotes.
 std::string in_quotes(std::string_view text);
 
 }  // namespace heddle

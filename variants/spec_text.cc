@@ -43,15 +43,18 @@ class CountingIterator {
   const char** read_;
 };
 
-std::string escaped_pointer_word(std::string_view key) {
+// A key as a part of a pointer that errors show: ~0 and ~1 by the JSON pointer's rule, and no
+// control characters.
+std::string pointer_word(std::string_view key) {
   std::string out;
-  for (const char c : key) {
-    if (c == '~')
+  for (const char c : escaped(key)) {
+    if (c == '~') {
       out += "~0";
-    else if (c == '/')
+    } else if (c == '/') {
       out += "~1";
-    else
+    } else {
       out += c;
+    }
   }
   return out;
 }
@@ -88,7 +91,7 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
     if (std::find(object.keys.begin(), object.keys.end(), name) != object.keys.end()) {
       fail(ErrorKind::invalid_spec,
            "{}, line {}: {}/{} is given twice; a key may stand only once in its object.", file_,
-           line(), object.pointer, escaped_pointer_word(name));
+           line(), object.pointer, pointer_word(name));
     }
     if (object.keys.size() >= kMaxSpecMembers) {
       fail(ErrorKind::invalid_spec, "{}, line {}: {} holds more than {} keys.", file_, line(),
@@ -127,7 +130,7 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
     if (open_.empty()) return node;
     const SpecNode& parent = open_.back();
     node.pointer = parent.pointer + "/" +
-                   (parent.kind == SpecNode::Kind::object ? escaped_pointer_word(parent.keys.back())
+                   (parent.kind == SpecNode::Kind::object ? pointer_word(parent.keys.back())
                                                           : std::to_string(parent.items.size()));
     return node;
   }
