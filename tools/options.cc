@@ -53,7 +53,9 @@ bool Options::parse(std::vector<std::string> arguments) {
     return false;
   } catch (const CLI::ExtrasError& error) {
     std::vector<std::string> known;
-    for (const CLI::Option* option : app.get_options()) known.push_back(option->get_name());
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->get_name().starts_with("--")) known.push_back(option->get_name());
+    }
     for (const std::string& word : given) {
       if (word.rfind("--", 0) != 0 || app.get_option_no_throw(word.substr(0, word.find('=')))) continue;
       fail(ErrorKind::invalid_argument, "heddle {} has no option `{}`; did you mean `{}`? {}.",
