@@ -299,7 +299,7 @@ class Append {
     for (int block = 0; block < kSteps * 2; ++block) {
       const int column = block * 8 + lane_column;
       float x = o_[f][block][half * 2] * result.scale, y = o_[f][block][half * 2 + 1] * result.scale;
-      if constexpr (Hooks::has_output_transform) {
+      if constexpr (Hooks::has_output_transform) if (result.lse != negative_infinity()) {
         x = hooks_.output_transform(x, column, context);
         y = hooks_.output_transform(y, column + 1, context);
       }

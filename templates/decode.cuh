@@ -323,7 +323,7 @@ class Decode {
       const HookContext context =
           row_info<Spec::kGroup>(work_.header->mask, item, request, kv_head, tile_row).context;
       const RowResult<Hooks> result = finish_row(base, sum, context, hooks_);
-      store_output<Spec>(p_, context, column, x * result.scale, hooks_);
+      store_output<Spec>(p_, context, column, x * result.scale, result.lse, hooks_);
       if (column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
     }
   }

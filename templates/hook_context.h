@@ -15,3 +15,10 @@ struct HookContext {
 };
 
 }  // namespace heddle
+
+// The words that a hook's body may use for its place.
+#define HEDDLE_HOOK_WORDS(context)                                                              \
+  [[maybe_unused]] const int request = (context).request, qo_head = (context).qo_head,          \
+                             kv_head = (context).kv_head, q_pos = (context).q_pos,              \
+                             kv_pos = (context).kv_pos, q_row = (context).q_row,                \
+                             qo_len = (context).qo_len, kv_len = (context).kv_len

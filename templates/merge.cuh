@@ -17,12 +17,13 @@ HEDDLE_DEVICE float4 operator+(float4 a, float4 b) {
 }
 HEDDLE_DEVICE float4 operator*(float4 a, float s) { return {a.x * s, a.y * s, a.z * s, a.w * s}; }
 
-// Four columns of one finished row: output_transform, rounding, store.
+// Four columns of one finished row: output_transform (not of a row that saw no key: that is 0),
+// rounding, store.
 template <class Spec, class Hooks>
 HEDDLE_DEVICE void store_output(const AttentionParams& p, const HookContext& context, int column,
-                                float4 x, const Hooks& hooks) {
+                                float4 x, float lse, const Hooks& hooks) {
   using T = Element<Spec::kType>;
-  if constexpr (Hooks::has_output_transform) {
+  if constexpr (Hooks::has_output_transform) if (lse != negative_infinity()) {
     x.x = hooks.output_transform(x.x, column, context);
     x.y = hooks.output_transform(x.y, column + 1, context);
     x.z = hooks.output_transform(x.z, column + 2, context);
@@ -88,7 +89,7 @@ HEDDLE_DEVICE void merge_partials(const AttentionParams& p, const WorkList& work
     const HookContext context =
         row_info<Spec::kGroup>(work.header->mask, item, request, record.kv_head, row).context;
     const RowResult<Hooks> result = finish_row(base, weight, context, hooks);
-    store_output<Spec>(p, context, column, sum * result.scale, hooks);
+    store_output<Spec>(p, context, column, sum * result.scale, result.lse, hooks);
     if (column == 0 && Hooks::use_softmax) store_lse(p, context, result.lse);
   }
 }

@@ -46,8 +46,8 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
     auto* a = reinterpret_cast<uint16_t*>(tile + SmemTile<kHeadDim>::element_offset(row, first));
     auto* b = reinterpret_cast<uint16_t*>(tile + SmemTile<kHeadDim>::element_offset(row, second));
     const float x = T::to_float(*a), y = T::to_float(*b);
-    *a = T::from_float(transform(x, kPair == kNoPair ? x : y, first, row));
-    *b = T::from_float(transform(y, kPair == kNoPair ? y : x, second, row));
+    *a = T::from_float(transform(x, kPair == kNoPair ? 0.0f : y, first, row));
+    *b = T::from_float(transform(y, kPair == kNoPair ? 0.0f : x, second, row));
   }
 }
 
@@ -86,8 +86,10 @@ HEDDLE_DEVICE uint32_t load_q_pair(const uint16_t* row, int dim, const HookConte
     using T = Element<Spec::kType>;
     float y[2];
     for (int e = 0; e < 2; ++e) {
-      const int partner = partner_of<Spec::kHeadDim, Hooks::query_pair>(dim + e);
-      y[e] = hooks.query_transform(T::to_float(row[dim + e]), T::to_float(row[partner]), dim + e, context);
+      float pair = 0.0f;
+      if constexpr (Hooks::query_pair != kNoPair)
+        pair = T::to_float(row[partner_of<Spec::kHeadDim, Hooks::query_pair>(dim + e)]);
+      y[e] = hooks.query_transform(T::to_float(row[dim + e]), pair, dim + e, context);
     }
     return T::pack(y[0], y[1]);
   }

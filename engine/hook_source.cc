@@ -1,0 +1,205 @@
+#include "engine/hook_source.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "engine/error.h"
+
+namespace heddle {
+namespace {
+
+constexpr int kTensorArgBytes = 8 + 8 * kMaxTensorRank;
+
+struct HookShape {
+  const char* result;     // return type
+  const char* arguments;  // parameters before the context
+  const char* names;      // the same as call arguments
+  const char* initial;    // value when the chain starts
+};
+
+HookShape shape_of(Hook hook) {
+  switch (hook) {
+    case Hook::query_transform:
+    case Hook::key_transform:
+    case Hook::value_transform: return {"Real", "Real x, Real pair, int dim", "x, pair, dim", "x"};
+    case Hook::logits_transform: return {"Real", "Real logit", "logit", "logit"};
+    case Hook::logits_mask: return {"bool", "Real logit", "logit", "true"};
+    case Hook::output_transform: return {"Real", "Real x, int dim", "x, dim", "x"};
+    case Hook::initial_state: return {"Real", "", "", ""};
+  }
+  return {};
+}
+
+constexpr Hook kAllHooks[] = {Hook::query_transform,  Hook::key_transform, Hook::value_transform,
+                              Hook::logits_transform, Hook::logits_mask,   Hook::output_transform,
+                              Hook::initial_state};
+
+// Exact, and a float whatever its value.
+std::string float_literal(double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%af", static_cast<float>(value));
+  return text;
+}
+
+std::string element_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "float";
+    case DType::i32: return "heddle::int32_t";
+    case DType::u8: return "heddle::uint8_t";
+    case DType::bf16: return "heddle::Bf16Bits";
+    case DType::f16: return "heddle::F16Bits";
+  }
+  return {};
+}
+
+class Renderer {
+ public:
+  Renderer(const Variant& variant, const std::vector<double>& values, int first_line,
+           const std::string& unit_path)
+      : variant_(variant), values_(values), layout_(arg_layout(variant)), line_(first_line), path_(unit_path) {}
+
+  std::string render() {
+    for (std::size_t i = 0; i < variant_.components.size(); ++i) component(static_cast<int>(i));
+    line("struct Hooks {");
+    line(fmt::format("  static constexpr bool use_softmax = {};", variant_.use_softmax));
+    for (Hook hook : kAllHooks)
+      line(fmt::format("  static constexpr bool has_{} = {};", name_of(hook), variant_.has(hook)));
+    line(fmt::format("  static constexpr int query_pair = {}, key_pair = {}, value_pair = {};",
+                     static_cast<int>(variant_.pair(Hook::query_transform)),
+                     static_cast<int>(variant_.pair(Hook::key_transform)),
+                     static_cast<int>(variant_.pair(Hook::value_transform))));
+    for (std::size_t i = 0; i < variant_.components.size(); ++i) line(fmt::format("  Part{} part{};", i, i));
+    constructor();
+    for (Hook hook : kAllHooks)
+      if (variant_.has(hook)) chain(hook);
+    line("};");
+    return text_;
+  }
+
+ private:
+  void line(const std::string& text) {
+    text_ += text + '\n';
+    line_ += 1 + static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+  }
+
+  // One spec's hooks under its own names for params and tensors.
+  void component(int index) {
+    const Component& part = variant_.components[index];
+    line(fmt::format("struct Part{} {{  // {}", index, part.name));
+    line("  struct Params {");
+    for (const auto& [local, param] : part.params) param_field(local, param);
+    line("  } params;");
+    line("  struct Tensors {");
+    for (const auto& [local, tensor] : part.tensors)
+      line(fmt::format("    heddle::TensorView<{}> {};", element_type(variant_.tensors[tensor].dtype), local));
+    line("  } tensors;");
+    for (const auto& [hook, code] : part.hooks) snippet(part, hook, code);
+    line("};");
+  }
+
+  void param_field(const std::string& local, int index) {
+    const Param& param = variant_.params[index];
+    if (!param.constant) {
+      line(fmt::format("    {} {};", param.is_float ? "Real" : "int", local));
+    } else if (param.is_float) {
+      line(fmt::format("    static constexpr Real {} = {};", local, float_literal(values_[index])));
+    } else {
+      line(fmt::format("    static constexpr int {} = {};", local, static_cast<int>(values_[index])));
+    }
+  }
+
+  void snippet(const Component& part, Hook hook, const HookCode& code) {
+    const HookShape shape = shape_of(hook);
+    line(fmt::format("  HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{", shape.result,
+                     name_of(hook), shape.arguments, *shape.arguments ? ", " : ""));
+    line("    HEDDLE_HOOK_WORDS(context);");
+    text_ += fmt::format("#line {} \"{}:/hooks/{}\"\n", code.line, part.file, name_of(hook));
+    text_ += code.code + '\n';
+    line_ += 2 + count_lines(code.code);
+    text_ += fmt::format("#line {} \"{}\"\n", line_ + 1, path_);
+    ++line_;
+    line("  }");
+  }
+
+  void constructor() {
+    line("  HEDDLE_HOOK explicit Hooks(const heddle::VariantArgs& args) {");
+    line("    (void)args;");
+    for (std::size_t i = 0; i < variant_.components.size(); ++i) {
+      const Component& part = variant_.components[i];
+      for (const auto& [local, index] : part.params)
+        if (!variant_.params[index].constant)
+          line(fmt::format("    part{}.params.{} = heddle::read_arg<{}>(args, {});", i, local,
+                           variant_.params[index].is_float ? "float" : "int", layout_.param_offsets[index]));
+      for (const auto& [local, index] : part.tensors)
+        line(fmt::format("    part{0}.tensors.{1} = heddle::read_arg<decltype(part{0}.tensors.{1})>(args, {2});", i,
+                         local, layout_.tensor_offsets[index]));
+    }
+    line("  }");
+  }
+
+  // The parts one after the other, left to right.
+  void chain(Hook hook) {
+    const HookShape shape = shape_of(hook);
+    line(fmt::format("  HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{", shape.result,
+                     name_of(hook), shape.arguments, *shape.arguments ? ", " : ""));
+    bool first = true;
+    for (std::size_t i = 0; i < variant_.components.size(); ++i) {
+      const Component& part = variant_.components[i];
+      const auto found = part.hooks.find(hook);
+      if (found == part.hooks.end()) continue;
+      if (!first && found->second.pair != RotaryPair::none)
+        fail(ErrorKind::unsupported,
+             "{}: the {} of {} asks for the rotary pair, but stands behind another {} in the chain; put {} first in "
+             "\"compose\".",
+             variant_.file, name_of(hook), part.name, name_of(hook), part.name);
+      call(hook, shape, static_cast<int>(i));
+      first = false;
+    }
+    if (hook == Hook::logits_mask) line("    return true;");
+    if (hook != Hook::logits_mask && hook != Hook::initial_state) line(fmt::format("    return {};", shape.initial));
+    line("  }");
+  }
+
+  void call(Hook hook, const HookShape& shape, int part) {
+    const std::string call = fmt::format("part{}.{}({}{}context)", part, name_of(hook), shape.names,
+                                         *shape.names ? ", " : "");
+    if (hook == Hook::logits_mask) return line(fmt::format("    if (!{}) return false;", call));
+    if (hook == Hook::initial_state) return line(fmt::format("    return {};", call));
+    line(fmt::format("    {} = {};", shape.initial, call));
+  }
+
+  const Variant& variant_;
+  const std::vector<double>& values_;
+  const ArgLayout layout_;
+  std::string text_;
+  int line_;
+  const std::string& path_;
+};
+
+}  // namespace
+
+int count_lines(const std::string& text) { return static_cast<int>(std::count(text.begin(), text.end(), '\n')); }
+
+ArgLayout arg_layout(const Variant& variant) {
+  ArgLayout layout;
+  for (std::size_t i = 0; i < variant.tensors.size(); ++i) {
+    layout.tensor_offsets.push_back(layout.bytes);
+    layout.bytes += kTensorArgBytes;
+  }
+  for (const Param& param : variant.params) {
+    layout.param_offsets.push_back(param.constant ? -1 : layout.bytes);
+    if (!param.constant) layout.bytes += 4;
+  }
+  return layout;
+}
+
+std::string builtin_key(const Variant& variant, const std::vector<double>& values) {
+  return render_hooks(variant, values, 1, "unit");
+}
+
+std::string render_hooks(const Variant& variant, const std::vector<double>& values, int first_line,
+                         const std::string& unit_path) {
+  return Renderer(variant, values, first_line, unit_path).render();
+}
+
+}  // namespace heddle

@@ -1,0 +1,177 @@
+#include "engine/kernel_source.h"
+
+#include <algorithm>
+
+#include "engine/hook_source.h"
+
+namespace heddle {
+namespace {
+
+constexpr int kReservedPerCta = 1024;  // shared memory that the driver keeps, bytes
+
+int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+int decode_smem_bytes(int head_dim, int warps, int stages) {
+  const int stage = warps * 2 * 16 * head_dim * 2;
+  const int states = 2 * warps * 16 * 4;
+  const int sums = warps * 8 * head_dim * 4;
+  return round_up(stages * stage + states, 128) + sums + 128;
+}
+
+int append_smem_bytes(int head_dim, int rows, int kv) {
+  return rows * head_dim * 2 + 2 * 2 * kv * head_dim * 2 + round_up(2 * kv * 4, 128) + 256;
+}
+
+int ctas_that_fit(int smem, const DeviceLimits& limits) {
+  if (smem > limits.shared_per_block) return 0;
+  return limits.shared_per_sm / (smem + kReservedPerCta);
+}
+
+// As many bytes in flight as fit, up to what hides the memory's latency: the first candidate with
+// three stages in two CTAs an SM, else the one with most bytes under way.
+TileConfig decode_tile(int head_dim, const DeviceLimits& limits) {
+  TileConfig best{};
+  int best_bytes = 0;
+  for (int ctas : {2, 1}) {
+    for (int warps : {4, 2}) {
+      for (int stages = 6; stages >= 2; --stages) {
+        const int smem = decode_smem_bytes(head_dim, warps, stages);
+        if (ctas_that_fit(smem, limits) < ctas) continue;
+        const int in_flight = ctas * (stages - 1) * warps * 64 * head_dim;
+        const bool enough = in_flight > 96 * 1024;
+        if (in_flight > best_bytes && !(best_bytes > 96 * 1024 && enough)) {
+          best = {16, warps * 16, warps, stages, ctas, smem};
+          best_bytes = in_flight;
+        }
+      }
+    }
+  }
+  return best;
+}
+
+TileConfig append_tile(int head_dim, const DeviceLimits& limits) {
+  const int rows = head_dim <= 128 ? 128 : 64, kv = head_dim <= 128 ? 64 : 32;
+  const int smem = append_smem_bytes(head_dim, rows, kv);
+  return {rows, kv, 4, 2, std::min(2, ctas_that_fit(smem, limits)), smem};
+}
+
+std::string describe(const AttentionConfig& config) {
+  return fmt::format("{}, head_dim {}, group {}, {}", name_of(config.kv_dtype), config.head_dim,
+                     config.num_qo_heads / config.num_kv_heads,
+                     config.page_size ? fmt::format("page_size {}", config.page_size) : "ragged");
+}
+
+std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
+  return fmt::format(
+      "struct Spec {{\n"
+      "  static constexpr DType kType = DType::{};\n"
+      "  static constexpr int kHeadDim = {}, kGroup = {}, kPageSize = {};\n"
+      "  static constexpr TileConfig kTile = {{.rows = {}, .kv = {}, .warps = {}, .stages = {}, .ctas_per_sm = {}, "
+      ".smem_bytes = {}}};\n"
+      "}};\n",
+      name_of(config.kv_dtype), config.head_dim, config.num_qo_heads / config.num_kv_heads, config.page_size, t.rows,
+      t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes);
+}
+
+// Capital letter: the skeleton's class.
+std::string class_of(Pipeline pipeline) { return pipeline == Pipeline::decode ? "Decode" : "Append"; }
+
+}  // namespace
+
+std::string_view name_of(Pipeline pipeline) { return pipeline == Pipeline::decode ? "decode" : "append"; }
+
+DeviceLimits limits_of(const std::string& arch) {
+  struct Row {
+    const char* arch;
+    DeviceLimits limits;
+  };
+  static const Row rows[] = {
+      {"sm_80", {108, 163 << 10, 164 << 10}},   {"sm_86", {84, 99 << 10, 100 << 10}},
+      {"sm_89", {142, 99 << 10, 100 << 10}},    {"sm_90", {132, 227 << 10, 228 << 10}},
+      {"sm_90a", {132, 227 << 10, 228 << 10}},  {"sm_100a", {148, 227 << 10, 228 << 10}},
+      {"sm_103a", {148, 227 << 10, 228 << 10}}, {"sm_120", {188, 99 << 10, 100 << 10}},
+  };
+  std::string known;
+  for (const Row& row : rows) {
+    if (arch == row.arch) return row.limits;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.arch);
+  }
+  fail(ErrorKind::invalid_argument, "Architecture \"{}\" is not known; known are {}.", arch, known);
+}
+
+std::string arch_of(int major, int minor) {
+  if (major < 8)
+    fail(ErrorKind::unsupported, "The GPU has compute capability {}.{}; heddle needs 8.0 or later.", major, minor);
+  const bool has_own_target = major == 9 || major == 10;
+  return fmt::format("sm_{}{}{}", major, minor, has_own_target ? "a" : "");
+}
+
+TileConfig choose_tile(Pipeline pipeline, int head_dim, const DeviceLimits& limits) {
+  const TileConfig tile = pipeline == Pipeline::decode ? decode_tile(head_dim, limits) : append_tile(head_dim, limits);
+  if (tile.ctas_per_sm < 1)
+    fail(ErrorKind::unsupported, "No {} tile for head_dim {} fits into {} bytes of shared memory.", name_of(pipeline),
+         head_dim, limits.shared_per_block);
+  return tile;
+}
+
+Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,
+                     const AttentionConfig& config, const TileConfig& tile) {
+  const std::string kind(name_of(pipeline));
+  Unit unit{"", fmt::format("{}_{}.cu", variant.name, kind), "heddle_" + kind};
+  unit.text = fmt::format(
+      "// {} of variant {}: {}.\n"
+      "#include \"templates/hook_math.cuh\"\n"
+      "#include \"templates/tensor_view.h\"\n"
+      "#include \"templates/{}.cuh\"\n\n"
+      "namespace heddle::unit {{\n"
+      "using Real = float;\n"
+      "using namespace hook_math;\n\n",
+      kind, variant.name, describe(config), kind);
+  unit.text += render_hooks(variant, values, count_lines(unit.text) + 1, unit.path);
+  unit.text += '\n' + spec_text(config, tile);
+  unit.text += fmt::format(
+      "}}  // namespace heddle::unit\n\n"
+      "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(\n"
+      "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::VariantArgs args) {{\n"
+      "  extern __shared__ __align__(128) unsigned char smem[];\n"
+      "  const heddle::unit::Hooks hooks(args);\n"
+      "  heddle::{}<heddle::unit::Spec, heddle::unit::Hooks> kernel(\n"
+      "      params, hooks, *reinterpret_cast<heddle::{}Smem<heddle::unit::Spec>*>(smem));\n"
+      "  kernel.run();\n"
+      "}}\n",
+      tile.warps * 32, tile.ctas_per_sm, unit.entry, class_of(pipeline), class_of(pipeline));
+  return unit;
+}
+
+Unit render_host_unit(const Variant& variant, const std::vector<double>& values, const std::string& entry) {
+  Unit unit{"", fmt::format("{}_host.cc", variant.name), entry};
+  unit.text = fmt::format(
+      "// Variant {} for the CPU device (f32) and the reference (f64).\n"
+      "#include \"templates/host_attention.h\"\n"
+      "#include \"variants/reference_attention.h\"\n\n",
+      variant.name);
+  for (const char* real : {"float", "double"}) {
+    unit.text += fmt::format(
+        "namespace heddle::{}_{} {{\n"
+        "using Real = {};\n"
+        "#include \"templates/hook_math_host.h\"\n",
+        entry, real, real);
+    unit.text += render_hooks(variant, values, count_lines(unit.text) + 1, unit.path);
+    unit.text += fmt::format("}}  // namespace heddle::{}_{}\n\n", entry, real);
+  }
+  unit.text += fmt::format(
+      "extern \"C\" __attribute__((visibility(\"default\"))) void {0}_run(const heddle::AttentionParams* params, const "
+      "heddle::VariantArgs* args, int pipeline) {{\n"
+      "  const heddle::{0}_float::Hooks hooks(*args);\n"
+      "  heddle::HostAttention<heddle::{0}_float::Hooks>(*params, hooks, static_cast<heddle::Pipeline>(pipeline)).run();\n"
+      "}}\n"
+      "extern \"C\" __attribute__((visibility(\"default\"))) void {0}_reference(const heddle::ReferenceProblem* problem, "
+      "const heddle::VariantArgs* args) {{\n"
+      "  const heddle::{0}_double::Hooks hooks(*args);\n"
+      "  heddle::reference_attention(hooks, *problem);\n"
+      "}}\n",
+      entry);
+  return unit;
+}
+
+}  // namespace heddle

@@ -1,0 +1,41 @@
+// Renders the units that the compilers get: one kernel of one Attention for NVRTC, or one variant
+// for the CPU device (its work-list skeleton and its double-precision reference).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace heddle {
+
+struct DeviceLimits {
+  int num_sms = 0;
+  int shared_per_block = 0;  // opt-in maximum, bytes
+  int shared_per_sm = 0;     // bytes
+};
+
+// Of an architecture as NVRTC names it, for compiling without a device. Error where unknown.
+DeviceLimits limits_of(const std::string& arch);
+// The best target for a compute capability.
+std::string arch_of(int major, int minor);
+
+// The tile of a pipeline for a head_dim on a device. Error where nothing fits.
+TileConfig choose_tile(Pipeline pipeline, int head_dim, const DeviceLimits& limits);
+
+std::string_view name_of(Pipeline pipeline);  // "decode", "append"
+
+struct Unit {
+  std::string text;
+  std::string path;   // as compiler messages show it
+  std::string entry;  // its extern "C" symbol
+};
+
+Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,
+                     const AttentionConfig& config, const TileConfig& tile);
+
+// Symbols <entry>_run(const AttentionParams*, const VariantArgs*, int pipeline) and
+// <entry>_reference(const ReferenceProblem*, const VariantArgs*).
+Unit render_host_unit(const Variant& variant, const std::vector<double>& values, const std::string& entry);
+
+}  // namespace heddle

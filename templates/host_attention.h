@@ -1,0 +1,241 @@
+// The CPU device: the same work list, run by plain loops in f32.
+//
+// Items run one after the other in the order of their CTAs; partial states wait in the workspace and
+// are merged in slot order at the end, as on the GPU. It is a test bed and a place to put a
+// breakpoint into a hook, not a fast path. Kept apart from the double-precision reference
+// (variants/reference_attention.h), which knows neither tiles nor partial states.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "templates/abi.h"
+#include "templates/hook_context.h"
+#include "templates/tensor_view.h"
+
+namespace heddle {
+
+inline float host_read(const void* base, int64_t index, DType dtype) {
+  if (dtype == DType::bf16) return read_element(static_cast<const Bf16Bits*>(base)[index]);
+  return read_element(static_cast<const F16Bits*>(base)[index]);
+}
+
+// Round to nearest even, as the GPU's cvt.rn does.
+inline uint16_t host_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  if (x != x) return 0x7fff;
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+inline uint16_t host_f16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  const float magnitude = std::fabs(x);
+  if (x != x) return 0x7fff;
+  if (magnitude >= 65520.0f) return sign | 0x7c00u;
+  if (magnitude < 6.103515625e-05f)  // subnormal: units of 2^-24
+    return sign | static_cast<uint16_t>(std::nearbyint(magnitude * 16777216.0f));
+  const uint32_t rest = bits & 0x7fffffffu;
+  return sign | static_cast<uint16_t>((rest - 0x38000000u + 0xfffu + ((rest >> 13) & 1u)) >> 13);
+}
+inline void host_write(void* base, int64_t index, DType dtype, float x) {
+  static_cast<uint16_t*>(base)[index] = dtype == DType::bf16 ? host_bf16(x) : host_f16(x);
+}
+inline float host_round(DType dtype, float x) {
+  uint16_t bits;
+  host_write(&bits, 0, dtype, x);
+  return host_read(&bits, 0, dtype);
+}
+
+inline bool host_keeps(const MaskBounds& mask, int64_t q_pos, int64_t kv_pos) {
+  if (mask.causal && kv_pos > q_pos) return false;
+  const bool left = mask.window_left == kUnbounded || q_pos - kv_pos <= mask.window_left;
+  const bool right = mask.window_right == kUnbounded || kv_pos - q_pos <= mask.window_right;
+  return (left && right) || kv_pos < mask.sink;
+}
+
+template <class Hooks>
+class HostAttention {
+ public:
+  HostAttention(const AttentionParams& params, const Hooks& hooks, Pipeline pipeline)
+      : p_(params), hooks_(hooks), header_(*at<PlanHeader>(0)), section_(header_.section[static_cast<int>(pipeline)]) {}
+
+  void run() {
+    const auto* items = at<WorkItem>(section_.items_offset);
+    for (int i = 0; i < section_.num_items; ++i)
+      for (int head = items[i].kv_head_begin; head < items[i].kv_head_end; ++head)
+        for (int row = 0; row < items[i].num_rows; ++row) run_row(items[i], head, row);
+    const auto* merges = at<MergeRecord>(section_.merges_offset);
+    for (int i = 0; i < section_.num_merges; ++i)
+      for (int row = 0; row < merges[i].num_rows; ++row) merge_row(merges[i], row);
+  }
+
+ private:
+  struct State {
+    float max = -std::numeric_limits<float>::infinity();
+    float sum = 0;
+    std::vector<float> o;
+  };
+
+  template <class Record>
+  const Record* at(int64_t offset) const {
+    return reinterpret_cast<const Record*>(p_.plan + offset);
+  }
+  const RequestRecord& request(int index) const { return at<RequestRecord>(header_.requests_offset)[index]; }
+
+  HookContext context_of(int request_index, int row_begin, int row, int kv_head) const {
+    const RequestRecord& r = request(request_index);
+    const int packed = row_begin + row, token = packed / p_.group;
+    return {request_index,         kv_head * p_.group + packed % p_.group, kv_head,  r.kv_len - r.qo_len + token, -1,
+            r.qo_begin + token,    r.qo_len,                               r.kv_len};
+  }
+
+  int64_t kv_row(const RequestRecord& r, int kv_pos, int64_t page_stride, int64_t row_stride) const {
+    if (p_.page_size == 0) return (r.kv_offset + kv_pos) * row_stride;
+    const int64_t page = p_.kv_indices[r.kv_offset + kv_pos / p_.page_size];
+    return page * page_stride + kv_pos % p_.page_size * row_stride;
+  }
+
+  template <class Transform>
+  void read_row(const void* base, int64_t offset, DType dtype, int pair, std::vector<float>& to,
+                const Transform& transform) const {
+    const int half = p_.head_dim / 2;
+    for (int d = 0; d < p_.head_dim; ++d) {
+      const int partner = pair == 1 ? (d < half ? d + half : d - half) : d ^ 1;
+      const float x = host_read(base, offset + d, dtype);
+      to[d] = transform(x, pair == 0 ? 0.0f : host_read(base, offset + partner, dtype), d);
+    }
+  }
+
+  void read_q(const HookContext& c, std::vector<float>& q) const {
+    read_row(p_.q, c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride, p_.q_dtype, Hooks::query_pair, q,
+             [&](float x, float pair, int d) -> float {
+               if constexpr (Hooks::has_query_transform) return host_round(p_.q_dtype, hooks_.query_transform(x, pair, d, c));
+               return (void)pair, (void)d, x;
+             });
+  }
+  void read_k(const RequestRecord& r, const HookContext& c, std::vector<float>& k) const {
+    read_row(p_.k, kv_row(r, c.kv_pos, p_.k_page_stride, p_.k_row_stride) + c.kv_head * p_.k_head_stride, p_.kv_dtype,
+             Hooks::key_pair, k, [&](float x, float pair, int d) -> float {
+               if constexpr (Hooks::has_key_transform) return host_round(p_.kv_dtype, hooks_.key_transform(x, pair, d, c));
+               return (void)pair, (void)d, x;
+             });
+  }
+  void read_v(const RequestRecord& r, const HookContext& c, std::vector<float>& v) const {
+    read_row(p_.v, kv_row(r, c.kv_pos, p_.v_page_stride, p_.v_row_stride) + c.kv_head * p_.v_head_stride, p_.kv_dtype,
+             Hooks::value_pair, v, [&](float x, float pair, int d) -> float {
+               if constexpr (Hooks::has_value_transform) return host_round(p_.kv_dtype, hooks_.value_transform(x, pair, d, c));
+               return (void)pair, (void)d, x;
+             });
+  }
+
+  void run_row(const WorkItem& item, int kv_head, int row) const {
+    const RequestRecord& r = request(item.request);
+    HookContext c = context_of(item.request, item.row_begin, row, kv_head);
+    HookContext kv = {item.request, kv_head * p_.group, kv_head, -1, -1, -1, r.qo_len, r.kv_len};
+    std::vector<float> q(p_.head_dim), x(p_.head_dim);
+    read_q(c, q);
+    State state;
+    state.o.assign(p_.head_dim, 0.0f);
+    for (int t = item.tile_begin; t < item.tile_end; ++t) {
+      const int64_t start = int64_t(t >= item.gap_begin ? t + item.gap_tiles : t) * p_.tile_kv;
+      for (int64_t kv_pos = start; kv_pos < start + p_.tile_kv && kv_pos < r.kv_len; ++kv_pos) {
+        if (!host_keeps(header_.mask, c.q_pos, kv_pos)) continue;
+        c.kv_pos = kv.kv_pos = static_cast<int>(kv_pos);
+        read_k(r, kv, x);
+        float logit = 0;
+        for (int d = 0; d < p_.head_dim; ++d) logit += q[d] * x[d];
+        logit *= p_.sm_scale;
+        if constexpr (Hooks::has_logits_transform) logit = hooks_.logits_transform(logit, c);
+        if constexpr (Hooks::has_logits_mask)
+          if (!hooks_.logits_mask(logit, c)) continue;
+        read_v(r, kv, x);
+        add_key(state, logit, x);
+      }
+    }
+    c.kv_pos = -1;
+    if (item.partial < 0)
+      write_row(c, state);
+    else
+      write_partial(item.partial, row, state);
+  }
+
+  void add_key(State& state, float logit, const std::vector<float>& v) const {
+    float weight = logit;
+    if constexpr (Hooks::use_softmax) {
+      const float max = logit > state.max || logit != logit ? logit : state.max;
+      if (max == -std::numeric_limits<float>::infinity()) return;
+      const float rescale = std::exp(state.max - max);
+      weight = std::exp(logit - max);
+      state.max = max;
+      state.sum = state.sum * rescale + weight;
+      for (float& o : state.o) o *= rescale;
+    }
+    for (int d = 0; d < p_.head_dim; ++d) state.o[d] += weight * v[d];
+  }
+
+  void write_row(const HookContext& c, const State& state) const {
+    float scale = 1, lse = 0;
+    if constexpr (Hooks::use_softmax) {
+      lse = state.sum == 0 ? -std::numeric_limits<float>::infinity() : state.max + std::log(state.sum);
+      scale = state.sum == 0 ? 0 : 1 / state.sum;
+      if constexpr (Hooks::has_initial_state) {
+        const float sink = hooks_.initial_state(c);
+        const float top = lse > sink ? lse : sink;
+        if (top != -std::numeric_limits<float>::infinity()) {
+          const float with_sink = top + std::log(std::exp(lse - top) + std::exp(sink - top));
+          scale *= std::exp(lse - with_sink);
+          lse = with_sink;
+        }
+      }
+    }
+    const int64_t offset = c.q_row * p_.o_row_stride + c.qo_head * p_.o_head_stride;
+    for (int d = 0; d < p_.head_dim; ++d) {
+      float x = state.o[d] * scale;
+      if constexpr (Hooks::has_output_transform)
+        if (lse != -std::numeric_limits<float>::infinity()) x = hooks_.output_transform(x, d, c);
+      host_write(p_.o, offset + d, p_.q_dtype, x);
+    }
+    if (Hooks::use_softmax && p_.lse) p_.lse[c.q_row * p_.lse_row_stride + c.qo_head * p_.lse_head_stride] = lse;
+  }
+
+  // Slots as on the GPU: o normalised, lse in the log2 domain.
+  void write_partial(int slot, int row, const State& state) const {
+    const int64_t slot_row = int64_t(slot) * p_.tile_rows + row;
+    const float scale = !Hooks::use_softmax ? 1.0f : state.sum == 0 ? 0.0f : 1 / state.sum;
+    for (int d = 0; d < p_.head_dim; ++d) p_.partial_o[slot_row * p_.head_dim + d] = state.o[d] * scale;
+    p_.partial_lse[slot_row] = state.sum == 0 ? -std::numeric_limits<float>::infinity()
+                                              : (state.max + std::log(state.sum)) * 1.4426950408889634f;
+  }
+
+  void merge_row(const MergeRecord& record, int row) const {
+    State state;
+    state.o.assign(p_.head_dim, 0.0f);
+    for (int s = 0; s < record.num_partials; ++s) {
+      const int64_t slot_row = int64_t(record.first_partial + s) * p_.tile_rows + row;
+      const float lse = p_.partial_lse[slot_row] * 0.6931471805599453f;
+      float weight = 1;
+      if constexpr (Hooks::use_softmax) {
+        if (lse == -std::numeric_limits<float>::infinity()) continue;
+        const float max = lse > state.max ? lse : state.max;
+        const float rescale = std::exp(state.max - max);
+        weight = std::exp(lse - max);
+        state.max = max;
+        state.sum = state.sum * rescale + weight;
+        for (float& o : state.o) o *= rescale;
+      }
+      for (int d = 0; d < p_.head_dim; ++d) state.o[d] += weight * p_.partial_o[slot_row * p_.head_dim + d];
+    }
+    write_row(context_of(record.request, record.row_begin, row, record.kv_head), state);
+  }
+
+  const AttentionParams& p_;
+  const Hooks& hooks_;
+  const PlanHeader& header_;
+  const PlanSection& section_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,68 @@
+// What a hook sees as tensors.NAME: tensors.slopes[qo_head], tensors.bias(q_row, kv_pos).
+// f16 and bf16 are read as f32, u8 as int. Strides count elements and come from the run.
+#pragma once
+
+#include "templates/abi.h"
+
+#if defined(__CUDACC_RTC__) || defined(__CUDACC__)
+#define HEDDLE_HOOK __device__ __forceinline__
+#else
+#define HEDDLE_HOOK inline
+#endif
+
+namespace heddle {
+
+struct Bf16Bits {
+  uint16_t bits;
+};
+struct F16Bits {
+  uint16_t bits;
+};
+
+HEDDLE_HOOK float float_of_bits(uint32_t bits) {
+  union {
+    uint32_t u;
+    float f;
+  } both;
+  both.u = bits;
+  return both.f;
+}
+
+HEDDLE_HOOK float read_element(const float& x) { return x; }
+HEDDLE_HOOK int read_element(const int32_t& x) { return x; }
+HEDDLE_HOOK int read_element(const uint8_t& x) { return x; }
+HEDDLE_HOOK float read_element(const Bf16Bits& x) { return float_of_bits(uint32_t(x.bits) << 16); }
+// Exact for every f16, subnormals, infinities and NaN included.
+HEDDLE_HOOK float read_element(const F16Bits& x) {
+  const uint32_t sign = uint32_t(x.bits & 0x8000u) << 16;
+  const uint32_t rest = x.bits & 0x7fffu;
+  if (rest >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+  const float magnitude = float_of_bits(rest << 13) * float_of_bits(0x77800000u);  // * 2^112
+  return sign ? -magnitude : magnitude;
+}
+
+template <class T>
+struct TensorView {
+  const T* data;
+  int64_t strides[kMaxTensorRank];
+
+  HEDDLE_HOOK auto operator[](int64_t i) const { return read_element(data[i * strides[0]]); }
+  HEDDLE_HOOK auto operator()(int64_t i) const { return read_element(data[i * strides[0]]); }
+  HEDDLE_HOOK auto operator()(int64_t i, int64_t j) const {
+    return read_element(data[i * strides[0] + j * strides[1]]);
+  }
+  HEDDLE_HOOK auto operator()(int64_t i, int64_t j, int64_t k) const {
+    return read_element(data[i * strides[0] + j * strides[1] + k * strides[2]]);
+  }
+  HEDDLE_HOOK auto operator()(int64_t i, int64_t j, int64_t k, int64_t l) const {
+    return read_element(data[i * strides[0] + j * strides[1] + k * strides[2] + l * strides[3]]);
+  }
+};
+
+// Packed arguments (VariantArgs): fields at their byte offsets.
+template <class T>
+HEDDLE_HOOK T read_arg(const VariantArgs& args, int offset) {
+  return *reinterpret_cast<const T*>(args.bytes + offset);
+}
+
+}  // namespace heddle
