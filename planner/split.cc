@@ -1,7 +1,6 @@
 #include "planner/split.h"
 
 #include <algorithm>
-#include <cassert>
 
 #include "planner/line.h"
 
@@ -34,9 +33,15 @@ class Writer {
 
   void whole(const StreamRun& run, int head_begin, int head_end, std::int64_t cost) {
     pricing.current += cost;
-    add(run, head_begin, head_end, 0, run.num_tiles, -1, -1);
+    if (run.request != request_) close_request();
+    several_tiles_ |= items > request_items_ && run.row_begin != row_begin_;
+    request_ = run.request;
+    row_begin_ = run.row_begin;
+    out_.items[items++] = item_of(run, head_begin, head_end, 0, run.num_tiles);
   }
 
+  // A piece goes before the whole items of its CTA: its state is written early, so that merging
+  // hides under them.
   void piece(const StreamRun& run, int head, std::int64_t begin, std::int64_t end,
              std::int64_t cost) {
     pricing.current += cost;
@@ -44,18 +49,21 @@ class Writer {
       out_.merges[merges++] = {run.request, run.row_begin, run.num_rows, head, partials, 0, {0, 0}};
     }
     out_.merges[merges - 1].num_partials += 1;
-    has_partial_ = true;
-    add(run, head, head + 1, static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end),
-        partials++, merges - 1);
+    close_request();
+    WorkItem& front = out_.items[cta_items_ + cta_pieces_++];
+    if (&front != out_.items + items) out_.items[items] = front;
+    front = item_of(run, head, head + 1, begin, end);
+    front.partial = partials++;
+    front.merge = merges - 1;
+    request_items_ = ++items;
   }
 
   void close_cta() {
     close_request();
-    if (has_partial_) put_partials_first();
-    has_partial_ = false;
     pricing.close_cta();
     out_.cta_begin[++ctas_] = items;
-    cta_items_ = request_items_ = items;
+    cta_items_ = items;
+    cta_pieces_ = 0;
   }
 
   // CTAs behind the last one that has work are empty.
@@ -69,27 +77,20 @@ class Writer {
   int merges = 0;
 
  private:
-  void add(const StreamRun& run, int head_begin, int head_end, std::int32_t begin, std::int32_t end,
-           int partial, int merge) {
-    if (items > request_items_) {
-      const WorkItem& last = out_.items[items - 1];
-      if (last.request != run.request)
-        close_request();
-      else if (last.row_begin != run.row_begin)
-        several_tiles_ = true;
-    }
-    out_.items[items++] = {run.request,
-                           run.row_begin,
-                           run.num_rows,
-                           head_begin,
-                           head_end,
-                           run.tile_begin + begin,
-                           run.tile_begin + end,
-                           run.gap_begin,
-                           run.gap_tiles,
-                           partial,
-                           merge,
-                           0};
+  static WorkItem item_of(const StreamRun& run, int head_begin, int head_end, std::int64_t begin,
+                          std::int64_t end) {
+    return {run.request,
+            run.row_begin,
+            run.num_rows,
+            head_begin,
+            head_end,
+            run.tile_begin + static_cast<std::int32_t>(begin),
+            run.tile_begin + static_cast<std::int32_t>(end),
+            run.gap_begin,
+            run.gap_tiles,
+            -1,
+            -1,
+            0};
   }
 
   // Several query tiles of one request in this CTA: lists them head by head (streams.h says why).
@@ -111,27 +112,28 @@ class Writer {
     request_items_ = items;
   }
 
-  // Partial states are written early, so that merging them hides under the whole items.
-  void put_partials_first() {
-    WorkItem* front = out_.items + cta_items_;
-    for (WorkItem* item = front; item != out_.items + items; ++item) {
-      if (item->partial >= 0) std::swap(*front++, *item);
-    }
-  }
-
-  const SplitOutput& out_;
-  const int num_heads_;
+  SplitOutput out_;
+  int num_heads_;
   int ctas_ = 0;
-  int cta_items_ = 0;      // where the open CTA's items start
-  int request_items_ = 0;  // where the open request's items in it start
+  int cta_items_ = 0;          // where the open CTA's items start
+  int cta_pieces_ = 0;         // of them, pieces of cut streams; they stand first
+  int request_items_ = 0;      // where the open request's items in it start
+  std::int32_t request_ = -1;  // of the last item, and its query tile
+  std::int32_t row_begin_ = 0;
   bool several_tiles_ = false;
-  bool has_partial_ = false;
 };
 
 Pricing price(const Line& line, std::int64_t budget) {
   Pricing pricing;
   LineWalk<Pricing>(line, budget, pricing).walk();
   return pricing;
+}
+
+Writer written(const Line& line, std::int64_t budget, const SplitOutput& out) {
+  Writer writer(out, line.num_heads);
+  LineWalk<Writer>(line, budget, writer).walk();
+  writer.close_ctas(line.num_ctas);
+  return writer;
 }
 
 struct LineTotals {
@@ -149,17 +151,35 @@ LineTotals totals_of(const Line& line) {
   return totals;
 }
 
-std::int64_t choose_budget(const Line& line, const LineTotals& totals) {
-  const std::int64_t floor = std::max((totals.cost + line.num_ctas - 1) / line.num_ctas,
-                                      least_budget(line.cost, totals.longest));
-  std::int64_t low = floor, high = floor + line.cost.part(1) + line.cost.per_partial;
-  while (price(line, high).busiest > high) {
+// Close enough to even that another walk over the line would cost more than it gains.
+bool is_even(const Pricing& pricing, int num_ctas) {
+  return pricing.busiest * num_ctas <= pricing.total + pricing.total / 64;
+}
+
+// Finds the smallest budget that holds the line, to half a tile or 1/128. `pricing` is what the
+// budget `tried` came to.
+std::int64_t search_budget(const Line& line, std::int64_t floor, std::int64_t tried,
+                           Pricing pricing) {
+  constexpr std::int64_t kHalfTile = LineCost::of_tiles(1) / 2;
+  std::int64_t low = floor, high = tried;
+  while (pricing.busiest > high) {
     low = high;
-    high += high / 32 + LineCost::of_tiles(1);
+    high += (pricing.busiest - high) / line.num_ctas + high / 256 + kHalfTile;
+    pricing = price(line, high);
   }
-  while (high - low > std::max(LineCost::of_tiles(1) / 4, high / 256)) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (price(line, middle).busiest > middle ? low : high) = middle;
+  high = pricing.busiest;
+  // Uncut streams cost less than assumed; what they really cost is the best next guess.
+  std::int64_t middle = pricing.total / line.num_ctas + kHalfTile;
+  while (!is_even(pricing, line.num_ctas) && high - low > std::max(kHalfTile, high / 128)) {
+    if (middle <= low || middle >= high) middle = low + (high - low) / 2;
+    const Pricing probe = price(line, middle);
+    if (probe.busiest > middle) {
+      low = middle;
+    } else {
+      high = probe.busiest;
+      pricing = probe;
+    }
+    middle = low + (high - low) / 2;
   }
   return high;
 }
@@ -169,9 +189,16 @@ std::int64_t choose_budget(const Line& line, const LineTotals& totals) {
 SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const PipelineShape& shape,
                          const SplitOutput& out) {
   const Line line{runs, num_heads, shape.num_ctas, LineCost(shape.cost)};
-  Writer writer(out, num_heads);
-  if (!runs.empty()) LineWalk<Writer>(line, choose_budget(line, totals_of(line)), writer).walk();
-  writer.close_ctas(line.num_ctas);
+  const LineTotals totals = totals_of(line);
+  const std::int64_t floor = std::max((totals.cost + line.num_ctas - 1) / line.num_ctas,
+                                      least_budget(line.cost, totals.longest));
+  // Written straight away with the guess that every border cuts a stream: true of large batches,
+  // where walking the line twice would double the time. The others are searched for.
+  const std::int64_t guess = floor + line.cost.part(1) + line.cost.per_partial;
+  Writer writer = written(line, guess, out);
+  if (!is_even(writer.pricing, line.num_ctas)) {
+    writer = written(line, search_budget(line, floor, guess, writer.pricing), out);
+  }
   SplitResult result{writer.items, writer.partials, writer.merges, 1.0};
   if (writer.pricing.total > 0) {
     result.max_over_mean = static_cast<double>(writer.pricing.busiest) * line.num_ctas /

@@ -1,0 +1,226 @@
+// The work list by property: whatever the batch, every visible tile is covered once and every
+// record is in order. Counts by brute force, key by key, from the definition of the mask.
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "planner/plan_view.h"
+#include "tests/catch.h"
+#include "tests/planner_batches.h"
+
+using namespace heddle_tests;
+
+namespace {
+
+bool keeps(const MaskBounds& mask, std::int64_t q_pos, std::int64_t kv_pos) {
+  if (mask.causal && kv_pos > q_pos) return false;
+  const bool in_window = q_pos - kv_pos <= mask.window_left && kv_pos - q_pos <= mask.window_right;
+  return in_window || kv_pos < mask.sink;
+}
+
+struct Case {
+  PlanConfig config;
+  MaskBounds mask;
+  std::vector<std::int32_t> qo, kv;
+  bool table = false;
+};
+
+using Random = std::mt19937;
+int draw(Random& random, int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
+template <typename T, std::size_t N>
+T pick(Random& random, const T (&values)[N]) {
+  return values[draw(random, 0, N - 1)];
+}
+
+MaskBounds random_mask(Random& random) {
+  MaskBounds mask;
+  mask.causal = draw(random, 0, 1);
+  if (draw(random, 0, 2) == 0) mask.window_left = draw(random, 0, 300);
+  if (draw(random, 0, 3) == 0) mask.window_right = draw(random, 0, 100);
+  if (draw(random, 0, 2) == 0) mask.sink = draw(random, 0, 150);
+  return mask;
+}
+
+Case random_case(Random& random) {
+  Case c;
+  PlanConfig& config = c.config;
+  config.num_kv_heads = pick(random, {1, 2, 3, 8});
+  config.group = pick(random, {1, 3, 5, 7, 12, 16, 32});
+  config.head_dim = 64;
+  config.page_size = pick(random, {0, 1, 5, 16});
+  const int present = draw(random, 0, 3);
+  config.pipeline[0] = {present != 1, draw(random, 1, 40), pick(random, {16, 32}), pick(random, {16, 64, 128}), {}};
+  config.pipeline[1] = {present != 2, draw(random, 1, 40), pick(random, {16, 48, 64, 128}), pick(random, {16, 48, 64}), {}};
+  config.pipeline[0].cost = {draw(random, 0, 40) / 10.0, 1.0, draw(random, 0, 30) / 10.0};
+  config.pipeline[1].cost = {draw(random, 0, 40) / 10.0, draw(random, 1, 30) / 10.0, draw(random, 0, 30) / 10.0};
+  config.max_decode_rows = draw(random, 1, 16);
+  c.mask = random_mask(random);
+  const int qo_most = present == 2 ? config.max_decode_rows / config.group : draw(random, 0, 3) == 0 ? 90 : 4;
+  const int kv_most = pick(random, {0, 3, 64, 700, 2500});
+  for (int r = draw(random, 0, 12); r > 0; --r) {
+    c.qo.push_back(draw(random, 0, qo_most));
+    c.kv.push_back(draw(random, 0, 5) == 0 ? pick(random, {0, 1, 63, 64, 65, 128}) : draw(random, 0, kv_most));
+  }
+  c.table = config.page_size > 0 && draw(random, 0, 2) == 0;
+  return c;
+}
+
+// The tiles of the sequence that a query tile must visit.
+std::set<int> tiles_to_visit(const Case& c, int r, int row_begin, int num_rows, int tile_kv) {
+  std::set<int> tiles;
+  for (int token = row_begin / c.config.group; token <= (row_begin + num_rows - 1) / c.config.group; ++token) {
+    const std::int64_t q_pos = std::int64_t{c.kv[r]} - c.qo[r] + token;
+    for (int key = 0; key < c.kv[r]; ++key) {
+      if (keeps(c.mask, q_pos, key)) tiles.insert(key / tile_kv);
+    }
+  }
+  return tiles;
+}
+
+using StreamKey = std::tuple<int, int, int>;  // request, row_begin, kv head
+struct Visit {
+  int num_rows;
+  std::vector<int> tiles;           // of the sequence, in the order visited
+  std::map<int, std::pair<int, int>> parts;  // slot -> first visited tile, merge
+  bool whole = false;
+};
+
+// Reads all items of a pipeline; checks each for itself.
+std::map<StreamKey, Visit> visits_of(const Case& c, const PlanView::Section& section, const PipelineShape& shape,
+                                     const WorkspaceLayout::Section& layout) {
+  std::map<StreamKey, Visit> visits;
+  for (int cta = 0; cta < section.num_ctas(); ++cta) {
+    int partials = 0;
+    for (const WorkItem& item : section.items_of(cta)) {
+      const int r = item.request;
+      const int rows = c.qo.at(r) * c.config.group;
+      REQUIRE(item.num_rows == std::min(shape.tile_rows, rows - item.row_begin));
+      REQUIRE(item.row_begin % shape.tile_rows == 0);
+      REQUIRE((item.num_rows >= 1 && item.tile_begin >= 0 && item.tile_begin <= item.tile_end && item.padding == 0));
+      REQUIRE((item.kv_head_begin >= 0 && item.kv_head_begin < item.kv_head_end && item.kv_head_end <= c.config.num_kv_heads));
+      REQUIRE((item.partial >= 0) == (item.merge >= 0));
+      if (item.partial >= 0) {
+        ++partials;
+        REQUIRE(item.partial < layout.max_partials);
+        REQUIRE(item.merge < layout.max_merges);
+        REQUIRE(item.kv_head_end == item.kv_head_begin + 1);
+        REQUIRE(item.tile_begin < item.tile_end);
+      }
+      for (int head = item.kv_head_begin; head < item.kv_head_end; ++head) {
+        Visit& visit = visits[{r, item.row_begin, head}];
+        visit.num_rows = item.num_rows;
+        REQUIRE_FALSE(visit.whole);
+        if (item.partial < 0) {
+          REQUIRE(visit.parts.empty());
+          visit.whole = true;
+        } else {
+          REQUIRE(visit.parts.emplace(item.partial, std::pair{item.tile_begin, item.merge}).second);
+        }
+        for (int t = item.tile_begin; t < item.tile_end; ++t) visit.tiles.push_back(sequence_tile(item, t));
+      }
+    }
+    REQUIRE(partials <= 2);
+  }
+  return visits;
+}
+
+void check_merges(const std::map<StreamKey, Visit>& visits, const PlanView::Section& section) {
+  int merges = 0, next_slot = 0;
+  std::map<int, const MergeRecord*> by_first;
+  for (const MergeRecord& merge : section.merges) {
+    REQUIRE(merge.first_partial == next_slot);  // disjoint and dense
+    next_slot += merge.num_partials;
+    const Visit& visit = visits.at({merge.request, merge.row_begin, merge.kv_head});
+    REQUIRE_FALSE(visit.whole);
+    REQUIRE(merge.num_partials >= 2);
+    REQUIRE(static_cast<int>(visit.parts.size()) == merge.num_partials);
+    REQUIRE(visit.num_rows == merge.num_rows);
+    int slot = merge.first_partial, tile = -1;
+    for (const auto& [partial, part] : visit.parts) {
+      REQUIRE(partial == slot++);
+      REQUIRE(part.first > tile);  // slots are in the order of the keys
+      tile = part.first;
+      REQUIRE(part.second == merges);
+    }
+    ++merges;
+  }
+  for (const auto& [key, visit] : visits) merges -= visit.whole ? 0 : 1;
+  REQUIRE(merges == 0);
+}
+
+void check_coverage(const Case& c, Pipeline pipeline, std::map<StreamKey, Visit> visits) {
+  const PipelineShape& shape = c.config.of(pipeline);
+  for (int r = 0; r < static_cast<int>(c.qo.size()); ++r) {
+    const int rows = c.qo[r] * c.config.group;
+    const bool decode = c.config.pipeline[0].present && rows <= c.config.max_decode_rows;
+    if (decode != (pipeline == Pipeline::decode)) continue;
+    for (int row = 0; row < rows; row += shape.tile_rows) {
+      const std::set<int> wanted = tiles_to_visit(c, r, row, std::min(shape.tile_rows, rows - row), shape.tile_kv);
+      for (int head = 0; head < c.config.num_kv_heads; ++head) {
+        auto found = visits.extract({r, row, head});
+        REQUIRE_FALSE(found.empty());
+        std::vector<int>& tiles = found.mapped().tiles;
+        std::sort(tiles.begin(), tiles.end());
+        REQUIRE(tiles == std::vector<int>(wanted.begin(), wanted.end()));
+      }
+    }
+  }
+  REQUIRE(visits.empty());
+}
+
+void check_records(const Case& c, const Planned& planned, PlanView& view) {
+  const PlanHeader& header = view.header();
+  REQUIRE(header.num_requests == static_cast<int>(c.qo.size()));
+  REQUIRE((header.mask.causal == c.mask.causal && header.mask.sink == c.mask.sink));
+  REQUIRE(header.requests_offset % 16 == 0);
+  const OwnedBatch batch(c.qo, c.kv, c.config.page_size, c.table);
+  for (int r = 0; r < header.num_requests; ++r) {
+    const RequestRecord& record = view.requests()[r];
+    REQUIRE(record.kv_offset == (c.table ? r * batch.stride : batch.kv_indptr[r]));
+    REQUIRE((record.qo_begin == batch.qo_indptr[r] && record.qo_len == c.qo[r] && record.kv_len == c.kv[r]));
+  }
+  std::size_t end = 0;
+  for (int p = 0; p < kNumPipelines; ++p) {
+    const PlanSection& s = header.section[p];
+    if (!c.config.pipeline[p].present) {
+      REQUIRE((s.num_ctas == 0 && s.num_items == 0 && s.num_merges == 0));
+      continue;
+    }
+    REQUIRE(s.num_ctas == c.config.pipeline[p].num_ctas);
+    REQUIRE((s.cta_begin_offset % 16 == 0 && s.items_offset % 16 == 0 && s.merges_offset % 16 == 0));
+    const auto section = view.section(static_cast<Pipeline>(p));
+    REQUIRE(section.cta_begin[0] == 0);
+    REQUIRE(section.cta_begin[s.num_ctas] == s.num_items);
+    REQUIRE(std::is_sorted(section.cta_begin.begin(), section.cta_begin.end()));
+    REQUIRE(planned.summary.items[p] == s.num_items);
+    REQUIRE(planned.summary.merges[p] == s.num_merges);
+    end = s.merges_offset + sizeof(MergeRecord) * s.num_merges;
+  }
+  REQUIRE(planned.summary.copy_bytes == end);
+  REQUIRE(end <= planned.layout.plan_bytes);
+}
+
+void check_plan(const Case& c) {
+  Planned planned = plan_of(c.config, c.qo, c.kv, c.mask, c.table);
+  PlanView view(planned.bytes.span().first(planned.summary.copy_bytes));
+  check_records(c, planned, view);
+  for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
+    const auto section = view.section(p);
+    const auto visits = visits_of(c, section, c.config.of(p), planned.layout.section[static_cast<int>(p)]);
+    check_merges(visits, section);
+    check_coverage(c, p, visits);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every plan covers each visible tile exactly once", "[planner][plan]") {
+  const char* wanted = std::getenv("HEDDLE_PLANS");
+  const int plans = wanted != nullptr ? std::atoi(wanted) : 3000;
+  for (int i = 0; i < plans; ++i) {
+    Random random(static_cast<unsigned>(i));
+    INFO("plan " << i);
+    check_plan(random_case(random));
+  }
+}
