@@ -102,7 +102,13 @@ Heads parse_heads(const std::string& text) {
          "--heads `{}` has {} numbers; it takes three, query heads, KV heads and head_dim, as in 32,8,128.",
          text, parts.size());
   }
-  return {positive(parts[0], text), positive(parts[1], text), positive(parts[2], text)};
+  const Heads heads{positive(parts[0], text), positive(parts[1], text), positive(parts[2], text)};
+  if (heads.num_qo_heads % heads.num_kv_heads != 0) {
+    fail(ErrorKind::invalid_argument,
+         "--heads `{}` has {} query heads for {} KV heads; the first must be a multiple of the second.", text,
+         heads.num_qo_heads, heads.num_kv_heads);
+  }
+  return heads;
 }
 
 DType parse_dtype(const std::string& text) {
@@ -137,6 +143,10 @@ ParamValues parse_params(const std::vector<std::string>& texts) {
     values[text.substr(0, equals)] = value;
   }
   return values;
+}
+
+void check_at_least(int value, int least, const std::string& flag) {
+  if (value < least) fail(ErrorKind::invalid_argument, "{} is {}; it must be at least {}.", flag, value, least);
 }
 
 std::string resolve_variant(Engine& engine, const std::string& name_or_file) {

@@ -42,6 +42,9 @@ DeviceKind parse_device(const std::string& text);      // auto | cuda | cpu
 KvLayout parse_layout(const std::string& text);        // NHD | HND
 ParamValues parse_params(const std::vector<std::string>& texts);  // cap=30 window=128
 
+// Refuses a number below `least`.
+void check_at_least(int value, int least, const std::string& flag);
+
 // A registered name, or a file (anything with a `/` or ending in .json), which is registered
 // first. Returns the variant's name.
 std::string resolve_variant(Engine& engine, const std::string& name_or_file);

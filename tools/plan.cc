@@ -1,0 +1,158 @@
+// heddle plan: how a batch is cut into work. CPU only; the GPU is described by --arch and --sms.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/engine.h"
+#include "engine/error.h"
+#include "engine/kernel_source.h"
+#include "planner/draw.h"
+#include "planner/explain.h"
+#include "planner/lengths.h"
+#include "planner/plan.h"
+#include "tools/gpu_timer.h"
+#include "tools/json.h"
+#include "tools/options.h"
+#include "tools/verbs.h"
+
+namespace heddle::tools {
+namespace {
+
+// The batch of a plan without any page: only the lengths matter.
+struct LengthsOnly {
+  std::vector<std::int32_t> qo_indptr{0}, kv_indptr{0}, last_page_len;
+  std::int64_t kv_tokens = 0;
+
+  LengthsOnly(const std::vector<std::int32_t>& qo_lens, const std::vector<std::int32_t>& kv_lens, int page_size) {
+    std::int64_t rows = 0, entries = 0;
+    for (std::size_t r = 0; r < kv_lens.size(); ++r) {
+      rows += qo_lens[r];
+      kv_tokens += kv_lens[r];
+      entries += page_size ? (kv_lens[r] + std::int64_t{page_size} - 1) / page_size : kv_lens[r];
+      if (std::max(rows, entries) > INT32_MAX) {
+        fail(ErrorKind::invalid_argument, "Up to request {} the batch has {} query rows and {} pages; each total must "
+             "stay below 2^31.", r, rows, entries);
+      }
+      qo_indptr.push_back(std::int32_t(rows));
+      kv_indptr.push_back(std::int32_t(entries));
+      if (page_size) last_page_len.push_back(kv_lens[r] ? (kv_lens[r] - 1) % page_size + 1 : 0);
+    }
+  }
+  Batch batch() const { return {.qo_indptr = qo_indptr, .kv_indptr = kv_indptr, .last_page_len = last_page_len}; }
+};
+
+struct Input {
+  std::vector<std::int32_t> qo_lens, kv_lens;
+  PlanConfig config;
+  MaskBounds mask;
+};
+
+double median_host_us(Planner& planner, const Batch& batch, const MaskBounds& mask, std::span<std::byte> bytes) {
+  std::vector<double> times;
+  for (int i = 0; i < 15; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    planner.plan(batch, mask, bytes);
+    times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return median(times);
+}
+
+int sum(const std::array<int, kNumPipelines>& counts) { return counts[0] + counts[1]; }
+
+// The worse of the pipelines that have work; 1 where none has.
+double worst_balance(const PlanSummary& summary) {
+  double worst = 1;
+  for (int p = 0; p < kNumPipelines; ++p) {
+    if (summary.items[p] > 0) worst = std::max(worst, summary.max_over_mean[p]);
+  }
+  return worst;
+}
+
+void print_summary(const Input& input, const PlanSummary& summary, const WorkspaceLayout& layout, double host_us) {
+  fmt::print("{} requests, {} query rows and {} keys in all\n", input.kv_lens.size(),
+             std::accumulate(input.qo_lens.begin(), input.qo_lens.end(), std::int64_t{0}),
+             std::accumulate(input.kv_lens.begin(), input.kv_lens.end(), std::int64_t{0}));
+  for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) {
+    const int p = static_cast<int>(pipeline);
+    if (summary.items[p] == 0) continue;
+    fmt::print("{:<7} {:>7} items on {} CTAs, {} of them parts of a split, {} merges; busiest CTA over mean {:.3f}\n",
+               name_of(pipeline), summary.items[p], input.config.of(pipeline).num_ctas, summary.partials[p],
+               summary.merges[p], summary.max_over_mean[p]);
+  }
+  fmt::print("copied {} bytes; workspace {:.1f} MB; host time {:.1f} us\n", summary.copy_bytes,
+             double(layout.total_bytes) / 1e6, host_us);
+}
+
+int run(const Input& input, int page_size, const std::string& svg, int explained, const std::string& json) {
+  const LengthsOnly lengths(input.qo_lens, input.kv_lens, page_size);
+  const Maxima maxima{.max_requests = std::max(1, int(input.kv_lens.size())),
+                      .max_qo_rows = std::max(1, lengths.qo_indptr.back()),
+                      .max_kv_tokens = std::max<std::int64_t>(1, lengths.kv_tokens)};
+  Planner planner(input.config, maxima);
+  std::vector<std::byte> bytes(planner.layout().plan_bytes);  // operator new aligns to 16
+  const PlanSummary summary = planner.plan(lengths.batch(), input.mask, bytes);
+  const double host_us = median_host_us(planner, lengths.batch(), input.mask, bytes);
+  print_summary(input, summary, planner.layout(), host_us);
+  if (explained >= 0) fmt::print("\n{}\n", explain(input.config, bytes, explained));
+  if (!svg.empty()) write_text_file(svg, draw_svg(input.config, bytes));
+  write_json(json, {{"items", sum(summary.items)},
+                    {"partials", sum(summary.partials)},
+                    {"merges", sum(summary.merges)},
+                    {"max_over_mean", worst_balance(summary)},
+                    {"copy_bytes", summary.copy_bytes},
+                    {"workspace_bytes", planner.layout().total_bytes},
+                    {"host_us", host_us}});
+  return 0;
+}
+
+// One length for all, where only one is given.
+std::vector<std::int32_t> matched(std::vector<std::int32_t> lens, std::size_t count, const char* flag) {
+  if (lens.size() == 1 && count > 1) lens.assign(count, lens[0]);
+  if (lens.size() != count) {
+    fail(ErrorKind::invalid_argument, "{} has {} lengths where --kv has {}; give one of each a request, or one for all.",
+         flag, lens.size(), count);
+  }
+  return lens;
+}
+
+}  // namespace
+
+int plan(const Arguments& arguments) {
+  std::string qo = "1x1", kv = "64x4096", heads = "32,8,128", arch = "sm_90a", variant = "softmax", svg, json;
+  std::vector<std::string> params;
+  int page = 16, sms = 132, explained = -1;
+  Options options("plan", "Shows how a batch is cut into work items for a GPU's CTAs.");
+  options.text(qo, "--qo", "query lengths; one length serves all requests");
+  options.text(kv, "--kv", "KV lengths: 64x4096, 1x131072+255x1024, zipf:256:65536, uniform:64:256:16384, [1,2,3]");
+  options.text(heads, "--heads", "query heads, KV heads, head_dim");
+  options.number(page, "--page", "keys of a page; 0: ragged");
+  options.number(sms, "--sms", "multiprocessors of the GPU");
+  options.text(arch, "--arch", "its architecture");
+  options.text(variant, "--variant", "a registered name, or a spec file: its declared mask counts");
+  options.texts(params, "--param", "name=value");
+  options.text(svg, "--svg", "draw the work list into this file");
+  options.number(explained, "--explain", "tell how this request was cut and why");
+  options.text(json, "--json", "write the figures to this file");
+  if (!options.parse(arguments)) return 0;
+  check_at_least(sms, 1, "--sms");
+  check_at_least(page, 0, "--page");
+
+  Engine engine({.device = DeviceKind::cpu});
+  const Variant& chosen = engine.variants().at(resolve_variant(engine, variant));
+  Input input;
+  input.kv_lens = parse_lengths(kv);
+  input.qo_lens = matched(parse_lengths(qo), input.kv_lens.size(), "--qo");
+  input.mask = chosen.bounds(chosen.resolve(parse_params(params)));
+  const Heads shape = parse_heads(heads);
+  DeviceLimits limits = limits_of(arch);
+  limits.num_sms = sms;
+  input.config = plan_config_of({.num_qo_heads = shape.num_qo_heads, .num_kv_heads = shape.num_kv_heads,
+                                 .head_dim = shape.head_dim, .page_size = page}, limits);
+  return run(input, page, svg, explained, json);
+}
+
+}  // namespace heddle::tools
