@@ -28,11 +28,11 @@
 
 namespace heddle {
 
-namespace reference {
+namespace reference_detail {
 inline constexpr int kNoPair = 0;
 inline constexpr int kHalfSplit = 1;    // the partner of x[d] is x[d + D/2] or x[d - D/2]
 inline constexpr int kInterleaved = 2;  // the partner of x[d] is x[d ^ 1]
-}  // namespace reference
+}  // namespace reference_detail
 
 // One request.
 struct ReferenceProblem {
@@ -52,7 +52,7 @@ struct ReferenceProblem {
   double* lse = nullptr;      // [qo_len, num_qo_heads], natural log; may be null
 };
 
-namespace reference {
+namespace reference_detail {
 
 // In 64 bit: bounds reach up to kUnbounded.
 inline bool is_kept(const MaskBounds& mask, std::int64_t q_pos, std::int64_t kv_pos) {
@@ -195,17 +195,17 @@ void attend_row(const Hooks& hooks, const ReferenceProblem& p, const KeyRows& ro
   }
 }
 
-}  // namespace reference
+}  // namespace reference_detail
 
 // Requires: num_kv_heads divides num_qo_heads; no lengths below 0.
 template <class Hooks>
 void reference_attention(const Hooks& hooks, const ReferenceProblem& p) {
   const int group = p.num_kv_heads > 0 ? p.num_qo_heads / p.num_kv_heads : 0;
   for (int kv_head = 0; kv_head < p.num_kv_heads; ++kv_head) {
-    const reference::KeyRows rows = reference::key_rows(hooks, p, kv_head);
+    const reference_detail::KeyRows rows = reference_detail::key_rows(hooks, p, kv_head);
     for (int row = 0; row < p.qo_len; ++row) {
       for (int g = 0; g < group; ++g) {
-        reference::attend_row(hooks, p, rows, row, kv_head * group + g);
+        reference_detail::attend_row(hooks, p, rows, row, kv_head * group + g);
       }
     }
   }

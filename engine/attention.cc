@@ -1,0 +1,155 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "engine/check_tensors.h"
+#include "engine/state.h"
+#include "engine/variant_args.h"
+#include "planner/plan_view.h"
+
+namespace heddle {
+namespace {
+
+using detail::AttentionState;
+using detail::WorkspaceState;
+
+WorkspaceState& checked(const std::shared_ptr<WorkspaceState>& ws, const AttentionState& attention) {
+  if (!ws) fail(ErrorKind::invalid_argument, "The Workspace is empty; make one with Attention::workspace().");
+  if (ws->owner != &attention)
+    fail(ErrorKind::invalid_argument, "The Workspace was made by another Attention; their tiles and sizes differ.");
+  return *ws;
+}
+
+// The spec's defaults with `params` put in. Constants are settled when the Attention is made.
+std::vector<double> values_of(const AttentionState& a, const ParamValues& params) {
+  if (params.empty()) return a.defaults;
+  ParamValues all = a.config.constants;
+  for (const auto& [name, value] : params) {
+    for (const Param& param : a.variant.params)
+      if (param.name == name && param.constant)
+        fail(ErrorKind::invalid_argument, "Param \"{}\" of variant {} is a constant; give it in AttentionConfig::constants.",
+             name, a.variant.name);
+    all[name] = value;
+  }
+  return a.variant.resolve(all);
+}
+
+// What tensors must reach for the current plan.
+void measure_plan(const AttentionState& a, WorkspaceState& ws) {
+  ws.num_qo_rows = ws.num_kv_rows = ws.num_indices = 0;
+  for (const RequestRecord& r : PlanView(ws.ring.current()).requests()) {
+    ws.num_qo_rows = std::max<std::int64_t>(ws.num_qo_rows, std::int64_t{r.qo_begin} + r.qo_len);
+    if (r.kv_len == 0) continue;
+    if (a.config.page_size == 0)
+      ws.num_kv_rows = std::max(ws.num_kv_rows, r.kv_offset + r.kv_len);
+    else
+      ws.num_indices = std::max(ws.num_indices, r.kv_offset + (r.kv_len - 1) / a.config.page_size + 1);
+  }
+}
+
+// Puts the plan's copy on the stream, behind whatever the workspace was last used for.
+void send_plan(WorkspaceState& ws, Stream stream) {
+  if (ws.used && ws.last_stream != stream) {
+    ws.handover.record(ws.last_stream);
+    stream_wait_event(stream, ws.handover);
+  }
+  copy_to_device_async(ws.base(), ws.ring.current().data(), ws.summary.copy_bytes, stream);
+  ws.ring.copied(stream);
+  ws.last_stream = stream;
+  ws.used = true;
+}
+
+void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& plan, int pipeline) {
+  const auto& section = ws.planner.layout().section[pipeline];
+  p.partial_o = reinterpret_cast<float*>(ws.base() + section.partial_o);
+  p.partial_lse = reinterpret_cast<float*>(ws.base() + section.partial_lse);
+  p.counters = reinterpret_cast<uint32_t*>(ws.base() + section.counters);
+  p.tile_rows = plan.pipeline[pipeline].tile_rows;
+  p.tile_kv = plan.pipeline[pipeline].tile_kv;
+}
+
+std::map<std::string, std::int64_t> shape_words(const AttentionState& a, const WorkspaceState& ws) {
+  return {{"num_qo_heads", a.config.num_qo_heads}, {"num_kv_heads", a.config.num_kv_heads},
+          {"head_dim", a.config.head_dim},         {"num_qo_rows", ws.num_qo_rows},
+          {"num_requests", static_cast<std::int64_t>(PlanView(ws.ring.current()).requests().size())}};
+}
+
+std::string describe(const MaskBounds& m) {
+  const auto bound = [](int value) { return value == kUnbounded ? std::string("none") : std::to_string(value); };
+  return fmt::format("window_left {}, window_right {}, sink {}", bound(m.window_left), bound(m.window_right), m.sink);
+}
+
+}  // namespace
+
+Workspace Attention::workspace(const Maxima& maxima) const {
+  if (state_->engine->on_gpu()) state_->engine->device->make_current();
+  Workspace workspace;
+  workspace.state_ = std::make_shared<WorkspaceState>(*state_, maxima);
+  return workspace;
+}
+
+std::size_t Attention::workspace_bytes(const Maxima& maxima) const {
+  return workspace_layout(state_->plan, maxima).total_bytes;
+}
+
+PlanSummary Attention::plan(const Batch& batch, Workspace& workspace, Stream stream, const ParamValues& params) {
+  const AttentionState& a = *state_;
+  WorkspaceState& ws = checked(workspace.state_, a);
+  const MaskBounds mask = a.variant.bounds(values_of(a, params));
+  if (a.engine->on_gpu()) a.engine->device->make_current();
+  const std::span<std::byte> bytes = ws.ring.next();
+  ws.planned = false;
+  ws.summary = ws.planner.plan(batch, mask, bytes);
+  ws.mask = mask;
+  measure_plan(a, ws);
+  if (a.engine->on_gpu())
+    send_plan(ws, stream);
+  else
+    std::memcpy(ws.base(), bytes.data(), ws.summary.copy_bytes);
+  ws.planned = true;
+  return ws.summary;
+}
+
+void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamValues& params, Stream stream) {
+  const AttentionState& a = *state_;
+  WorkspaceState& ws = checked(workspace.state_, a);
+  if (!ws.planned) fail(ErrorKind::invalid_argument, "run() was called before plan() on this Workspace.");
+  const std::vector<double> values = values_of(a, params);
+  const MaskBounds mask = a.variant.bounds(values);
+  if (std::memcmp(&mask, &ws.mask, sizeof mask) != 0)
+    fail(ErrorKind::invalid_argument, "run() got params for {}, but the plan was made for {}; plan again.",
+         describe(mask), describe(ws.mask));
+  AttentionParams p = detail::checked_params(a, ws, tensors);
+  const VariantArgs args = pack_args(a.variant, a.args, values, tensors.variant, shape_words(a, ws));
+  p.plan = reinterpret_cast<const uint8_t*>(ws.base());
+  if (a.engine->options.check_pages) detail::check_page_ids(a, ws, tensors, stream);
+  if (a.engine->on_gpu()) a.engine->device->make_current();
+  for (int pipeline = 0; pipeline < kNumPipelines; ++pipeline) {
+    if (!a.plan.pipeline[pipeline].present) continue;
+    point_at_section(p, ws, a.plan, pipeline);
+    if (!a.engine->on_gpu()) {
+      a.host.run(&p, &args, pipeline);
+      continue;
+    }
+    const detail::LoadedKernel& k = a.gpu[pipeline];
+    void* launch_args[] = {&p, const_cast<VariantArgs*>(&args)};
+    k.kernel.launch({static_cast<unsigned>(a.plan.pipeline[pipeline].num_ctas)},
+                    {static_cast<unsigned>(k.tile.warps * 32)}, k.tile.smem_bytes, stream, launch_args);
+  }
+  ws.last_stream = stream;
+  ws.used = true;
+}
+
+const AttentionConfig& Attention::config() const { return state_->config; }
+const Variant& Attention::variant() const { return state_->variant; }
+const PlanConfig& Attention::plan_config() const { return state_->plan; }
+
+std::vector<KernelInfo> Attention::kernels() const {
+  std::vector<KernelInfo> list;
+  if (!state_->engine->on_gpu()) return {state_->host.info};
+  for (const detail::LoadedKernel& kernel : state_->gpu)
+    if (kernel.kernel) list.push_back(kernel.info);
+  return list;
+}
+
+}  // namespace heddle

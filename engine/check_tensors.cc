@@ -1,0 +1,144 @@
+#include "engine/check_tensors.h"
+
+#include <cstdint>
+
+#include "planner/plan_view.h"
+
+namespace heddle::detail {
+namespace {
+
+constexpr std::uintptr_t kAlignment = 16;  // bytes that one copy instruction moves
+
+void check_array(const char* name, const Tensor& t, DType dtype, int rank) {
+  if (!t.data) fail(ErrorKind::invalid_argument, "Tensor {} has no data.", name);
+  if (t.dtype != dtype)
+    fail(ErrorKind::invalid_argument, "Tensor {} holds {}; this Attention was made for {}.", name, name_of(t.dtype),
+         name_of(dtype));
+  if (t.rank != rank) fail(ErrorKind::invalid_argument, "Tensor {} has {} axes; it needs {}.", name, t.rank, rank);
+  for (int axis = 0; axis < rank; ++axis)
+    if (t.shape[axis] < 0)
+      fail(ErrorKind::invalid_argument, "Tensor {} has {} elements on axis {}; that cannot be negative.", name,
+           t.shape[axis], axis);
+}
+
+// Rows of head_dim elements that are copied 16 bytes at a time.
+void check_rows(const char* name, const Tensor& t, DType dtype, int rank) {
+  check_array(name, t, dtype, rank);
+  if (reinterpret_cast<std::uintptr_t>(t.data) % kAlignment != 0)
+    fail(ErrorKind::invalid_argument, "Tensor {} starts at {}, which is not a multiple of {} bytes.", name, t.data,
+         kAlignment);
+  if (t.shape[rank - 1] > 1 && t.strides[rank - 1] != 1)
+    fail(ErrorKind::invalid_argument, "Tensor {} has stride {} on its last axis; rows must be contiguous (stride 1).",
+         name, t.strides[rank - 1]);
+  const int per_chunk = static_cast<int>(kAlignment) / bytes_of(dtype);
+  for (int axis = 0; axis + 1 < rank; ++axis)
+    if (t.shape[axis] > 1 && t.strides[axis] % per_chunk != 0)
+      fail(ErrorKind::invalid_argument,
+           "Tensor {} has stride {} on axis {}; strides must be multiples of {} elements ({} bytes).", name,
+           t.strides[axis], axis, per_chunk, kAlignment);
+}
+
+void check_size(const char* name, const char* axis, std::int64_t found, std::int64_t wanted, bool at_least = false) {
+  if (at_least ? found >= wanted : found == wanted) return;
+  fail(ErrorKind::invalid_argument, "Tensor {} has {} = {}; it needs {}{}.", name, axis, found,
+       at_least ? "at least " : "", wanted);
+}
+
+struct KvStrides {
+  std::int64_t page, row, head;
+};
+
+KvStrides check_kv(const char* name, const Tensor& t, const AttentionState& a, const WorkspaceState& ws,
+                   KvLayout layout) {
+  const AttentionConfig& c = a.config;
+  if (c.page_size == 0) {
+    check_rows(name, t, c.kv_dtype, 3);
+    check_size(name, "rows", t.shape[0], ws.num_kv_rows, true);
+    check_size(name, "num_kv_heads", t.shape[1], c.num_kv_heads);
+    check_size(name, "head_dim", t.shape[2], c.head_dim);
+    return {0, t.strides[0], t.strides[1]};
+  }
+  check_rows(name, t, c.kv_dtype, 4);
+  const int row_axis = layout == KvLayout::NHD ? 1 : 2, head_axis = 3 - row_axis;
+  check_size(name, "page_size", t.shape[row_axis], c.page_size);
+  check_size(name, "num_kv_heads", t.shape[head_axis], c.num_kv_heads);
+  check_size(name, "head_dim", t.shape[3], c.head_dim);
+  return {t.strides[0], t.strides[row_axis], t.strides[head_axis]};
+}
+
+void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& tensors) {
+  for (const auto& [name, t] : {std::pair{"q", &tensors.q}, std::pair{"o", &tensors.o}}) {
+    check_rows(name, *t, a.config.q_dtype, 3);
+    check_size(name, "rows", t->shape[0], ws.num_qo_rows, true);
+    check_size(name, "num_qo_heads", t->shape[1], a.config.num_qo_heads);
+    check_size(name, "head_dim", t->shape[2], a.config.head_dim);
+  }
+  if (!tensors.lse.data) return;
+  if (!a.variant.use_softmax)
+    fail(ErrorKind::invalid_argument, "Variant {} has no softmax, so it has no lse to write; leave lse out.",
+         a.variant.name);
+  check_array("lse", tensors.lse, DType::f32, 2);
+  check_size("lse", "rows", tensors.lse.shape[0], ws.num_qo_rows, true);
+  check_size("lse", "num_qo_heads", tensors.lse.shape[1], a.config.num_qo_heads);
+}
+
+}  // namespace
+
+AttentionParams checked_params(const AttentionState& a, const WorkspaceState& ws, const Tensors& tensors) {
+  check_qo(a, ws, tensors);
+  const KvStrides k = check_kv("k", tensors.k, a, ws, tensors.layout);
+  const KvStrides v = check_kv("v", tensors.v, a, ws, tensors.layout);
+  if (a.config.page_size != 0 && !tensors.kv_indices && ws.num_indices > 0)
+    fail(ErrorKind::invalid_argument, "The plan reaches {} page ids, but kv_indices was not given.", ws.num_indices);
+  if (a.config.page_size == 0 && tensors.kv_indices)
+    fail(ErrorKind::invalid_argument, "kv_indices was given, but this Attention was made for ragged K/V (page_size 0).");
+  if (reinterpret_cast<std::uintptr_t>(tensors.kv_indices) % 4 != 0)
+    fail(ErrorKind::invalid_argument, "kv_indices starts at {}, which is not a multiple of 4 bytes.",
+         static_cast<const void*>(tensors.kv_indices));
+  AttentionParams p{};
+  p.q = tensors.q.data;
+  p.k = tensors.k.data;
+  p.v = tensors.v.data;
+  p.o = tensors.o.data;
+  p.lse = static_cast<float*>(tensors.lse.data);
+  p.kv_indices = tensors.kv_indices;
+  p.q_row_stride = tensors.q.strides[0], p.q_head_stride = tensors.q.strides[1];
+  p.o_row_stride = tensors.o.strides[0], p.o_head_stride = tensors.o.strides[1];
+  p.lse_row_stride = tensors.lse.strides[0], p.lse_head_stride = tensors.lse.strides[1];
+  p.k_page_stride = k.page, p.k_row_stride = k.row, p.k_head_stride = k.head;
+  p.v_page_stride = v.page, p.v_row_stride = v.row, p.v_head_stride = v.head;
+  p.sm_scale = a.sm_scale;
+  p.num_kv_heads = a.config.num_kv_heads;
+  p.group = a.plan.group;
+  p.head_dim = a.config.head_dim;
+  p.page_size = a.config.page_size;
+  p.q_dtype = a.config.q_dtype;
+  p.kv_dtype = a.config.kv_dtype;
+  return p;
+}
+
+void check_page_ids(const AttentionState& a, const WorkspaceState& ws, const Tensors& tensors, Stream stream) {
+  if (a.config.page_size == 0) return;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(ws.num_indices));
+  if (a.engine->on_gpu()) {
+    if (is_capturing(stream))
+      fail(ErrorKind::invalid_argument, "check_pages reads kv_indices back, which a stream capture forbids.");
+    synchronize(stream);
+    copy_to_host(ids.data(), tensors.kv_indices, ids.size() * sizeof ids[0]);
+  } else {
+    ids.assign(tensors.kv_indices, tensors.kv_indices + ids.size());
+  }
+  const std::int64_t pages = std::min(tensors.k.shape[0], tensors.v.shape[0]);
+  const PlanView view(ws.ring.current());
+  for (std::size_t r = 0; r < view.requests().size(); ++r) {
+    const RequestRecord& request = view.requests()[r];
+    for (std::int64_t i = 0; i * a.config.page_size < request.kv_len; ++i) {
+      const std::int32_t id = ids[static_cast<std::size_t>(request.kv_offset + i)];
+      if (id < 0 || id >= pages)
+        fail(ErrorKind::invalid_argument, "Request {} names page {} as its page {}; the pool has pages 0 to {}.", r, id,
+             i, pages - 1);
+    }
+  }
+}
+
+}  // namespace heddle::detail

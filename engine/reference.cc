@@ -1,0 +1,44 @@
+#include "engine/reference.h"
+
+#include <cmath>
+
+#include "engine/host_kernel.h"
+#include "engine/variant_args.h"
+
+namespace heddle {
+namespace {
+
+void check_input(const ReferenceInput& in) {
+  const auto need = [](const char* name, std::size_t found, std::int64_t wanted) {
+    if (static_cast<std::int64_t>(found) != wanted)
+      fail(ErrorKind::invalid_argument, "The reference's {} has {} elements; its shape asks for {}.", name, found, wanted);
+  };
+  const std::int64_t kv = std::int64_t{in.kv_len} * in.num_kv_heads * in.head_dim;
+  need("q", in.q.size(), std::int64_t{in.qo_len} * in.num_qo_heads * in.head_dim);
+  need("k", in.k.size(), kv);
+  need("v", in.v.size(), kv);
+}
+
+}  // namespace
+
+ReferenceResult reference(const Engine&, const Variant& variant, const ParamValues& params, const ReferenceInput& in) {
+  static KernelCache cache;
+  check_input(in);
+  const std::vector<double> values = variant.resolve(params);
+  const VariantArgs args = pack_args(variant, arg_layout(variant), values, in.tensors, {});
+  ReferenceResult result;
+  result.o.resize(in.q.size());
+  result.lse.resize(static_cast<std::size_t>(in.qo_len) * in.num_qo_heads);
+  ReferenceProblem problem;
+  problem.num_qo_heads = in.num_qo_heads, problem.num_kv_heads = in.num_kv_heads, problem.head_dim = in.head_dim;
+  problem.request = in.request, problem.qo_begin = in.qo_begin;
+  problem.qo_len = in.qo_len, problem.kv_len = in.kv_len;
+  problem.sm_scale = in.sm_scale != 0 ? in.sm_scale : 1 / std::sqrt(static_cast<double>(in.head_dim));
+  problem.mask = variant.bounds(values);
+  problem.q = in.q.data(), problem.k = in.k.data(), problem.v = in.v.data();
+  problem.o = result.o.data(), problem.lse = result.lse.data();
+  host_kernel(cache, variant, values).reference(&problem, &args);
+  return result;
+}
+
+}  // namespace heddle

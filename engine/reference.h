@@ -1,0 +1,35 @@
+// The double-precision reference for any variant, ready to call: what tests, verify and bench compare
+// with. Host arrays only.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace heddle {
+
+// One request.
+struct ReferenceInput {
+  int num_qo_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int request = 0;   // its index in the batch, and
+  int qo_begin = 0;  // its first row there: hooks see both
+  int qo_len = 0, kv_len = 0;
+  double sm_scale = 0;               // 0: 1 / sqrt(head_dim)
+  std::span<const double> q;         // [qo_len, num_qo_heads, head_dim]
+  std::span<const double> k, v;      // [kv_len, num_kv_heads, head_dim]
+  std::map<std::string, Tensor> tensors;  // the variant's own, in host memory
+};
+
+struct ReferenceResult {
+  std::vector<double> o;    // [qo_len, num_qo_heads, head_dim]
+  std::vector<double> lse;  // [qo_len, num_qo_heads], natural log; -inf where a row sees no key
+};
+
+// `params` holds constants too. Compiles the variant for the host unless it is built in.
+ReferenceResult reference(const Engine& engine, const Variant& variant, const ParamValues& params,
+                          const ReferenceInput& input);
+
+}  // namespace heddle

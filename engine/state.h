@@ -1,0 +1,97 @@
+// What stands behind the public handles. Internal to the room.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/hook_source.h"
+#include "engine/host_kernel.h"
+#include "runtime/driver.h"
+#include "runtime/kernel_cache.h"
+#include "runtime/nvrtc.h"
+
+namespace heddle::detail {
+
+struct EngineState {
+  explicit EngineState(const EngineOptions& options);
+
+  EngineOptions options;
+  DeviceInfo info;
+  std::optional<Device> device;  // empty on the CPU
+  KernelCache cache;
+  VariantRegistry variants;
+  mutable std::mutex mutex;  // guards variants and nvrtc
+  std::unique_ptr<NvrtcCompiler> nvrtc;
+
+  bool on_gpu() const { return device.has_value(); }
+  NvrtcCompiler& nvrtc_compiler();
+};
+
+// One kernel of the launch set.
+struct LoadedKernel {
+  Module module;
+  Kernel kernel;
+  TileConfig tile{};
+  KernelInfo info;
+};
+
+struct AttentionState {
+  std::shared_ptr<EngineState> engine;
+  AttentionConfig config;
+  Variant variant;
+  std::vector<double> defaults;  // of every param, constants settled
+  ArgLayout args;
+  float sm_scale = 0;
+  PlanConfig plan;
+  std::array<LoadedKernel, kNumPipelines> gpu;
+  HostKernel host;
+};
+
+// The host copies of plans that may still be on their way to the device. A slot is written again
+// only after its copy has finished, so plan() never waits unless kSlots copies are under way.
+class PlanRing {
+ public:
+  static constexpr int kSlots = 8;
+  PlanRing(std::size_t bytes, bool pinned);
+
+  std::span<std::byte> next();  // waits for the slot's last copy
+  void copied(Stream stream);   // the slot's copy has been put on the stream
+  std::span<const std::byte> current() const;
+
+ private:
+  std::size_t bytes_;
+  std::vector<PinnedBuffer> pinned_;
+  std::vector<EventHandle> events_;
+  std::vector<std::byte> plain_;
+  int slot_ = -1;
+};
+
+struct WorkspaceState {
+  WorkspaceState(const AttentionState& attention, const Maxima& maxima);
+
+  const AttentionState* owner;  // identity only: which Attention made it
+  Planner planner;
+  PlanRing ring;
+  DeviceBuffer device;
+  std::vector<std::byte> host;  // the CPU device's memory, in place of `device`
+  std::size_t host_offset = 0;  // first byte of it that is aligned
+  EventHandle handover;
+  Stream last_stream = nullptr;
+  bool used = false;
+
+  bool planned = false;
+  PlanSummary summary;
+  MaskBounds mask;
+  std::int64_t num_qo_rows = 0;   // of the current plan
+  std::int64_t num_kv_rows = 0;   // ragged: K/V rows that it reaches
+  std::int64_t num_indices = 0;   // paged: entries of kv_indices that it reaches
+
+  std::byte* base();  // device memory of the workspace (host memory on the CPU)
+};
+
+}  // namespace heddle::detail

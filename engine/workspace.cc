@@ -1,0 +1,91 @@
+#include <cstdint>
+
+#include "engine/state.h"
+
+namespace heddle {
+namespace detail {
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 256;
+
+}  // namespace
+
+PlanRing::PlanRing(std::size_t bytes, bool pinned) : bytes_(bytes) {
+  if (!pinned) {
+    plain_.resize(bytes + kWorkspaceAlignment);
+    return;
+  }
+  for (int i = 0; i < kSlots; ++i) {
+    pinned_.emplace_back(bytes);
+    events_.push_back(EventHandle::create());
+  }
+}
+
+std::span<std::byte> PlanRing::next() {
+  if (pinned_.empty()) {
+    slot_ = 0;
+    const auto address = reinterpret_cast<std::uintptr_t>(plain_.data());
+    return {plain_.data() + (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment, bytes_};
+  }
+  const int next = (slot_ + 1) % kSlots;
+  events_[next].synchronize();  // an event that was never recorded has been reached
+  slot_ = next;
+  return {pinned_[next].data(), bytes_};
+}
+
+void PlanRing::copied(Stream stream) {
+  if (!events_.empty()) events_[slot_].record(stream);
+}
+
+std::span<const std::byte> PlanRing::current() const {
+  if (slot_ < 0) return {};
+  if (!pinned_.empty()) return {pinned_[slot_].data(), bytes_};
+  const auto address = reinterpret_cast<std::uintptr_t>(plain_.data());
+  return {plain_.data() + (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment, bytes_};
+}
+
+WorkspaceState::WorkspaceState(const AttentionState& attention, const Maxima& maxima)
+    : owner(&attention),
+      planner(attention.plan, maxima),
+      ring(planner.layout().plan_bytes, attention.engine->on_gpu()) {
+  const WorkspaceLayout& layout = planner.layout();
+  if (attention.engine->on_gpu()) {
+    device = DeviceBuffer(layout.total_bytes);
+    handover = EventHandle::create();
+    // An unplanned workspace is an empty plan, and its counters start at zero.
+    fill8_async(device.data(), 0, sizeof(PlanHeader), nullptr);
+    fill8_async(base() + layout.counters_begin, 0, layout.counters_end - layout.counters_begin, nullptr);
+    synchronize(nullptr);
+    return;
+  }
+  host.resize(layout.total_bytes + kWorkspaceAlignment);
+  const auto address = reinterpret_cast<std::uintptr_t>(host.data());
+  host_offset = (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment;
+}
+
+std::byte* WorkspaceState::base() {
+  return device.data() ? static_cast<std::byte*>(device.data()) : host.data() + host_offset;
+}
+
+}  // namespace detail
+
+namespace {
+
+detail::WorkspaceState& checked(const std::shared_ptr<detail::WorkspaceState>& state) {
+  if (!state) fail(ErrorKind::invalid_argument, "The Workspace is empty; make one with Attention::workspace().");
+  return *state;
+}
+
+}  // namespace
+
+std::size_t Workspace::bytes() const { return checked(state_).planner.layout().total_bytes; }
+const WorkspaceLayout& Workspace::layout() const { return checked(state_).planner.layout(); }
+const PlanSummary& Workspace::summary() const { return checked(state_).summary; }
+
+std::span<const std::byte> Workspace::plan_bytes() const {
+  const detail::WorkspaceState& ws = checked(state_);
+  if (!ws.planned) return {};
+  return ws.ring.current().first(ws.summary.copy_bytes);
+}
+
+}  // namespace heddle
