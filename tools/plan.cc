@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/error.h"
 #include "engine/kernel_source.h"
+#include "planner/cost_table.h"
 #include "planner/draw.h"
 #include "planner/explain.h"
 #include "planner/lengths.h"
@@ -50,6 +51,22 @@ struct Input {
   PlanConfig config;
   MaskBounds mask;
 };
+
+// The launch set of an Attention for any batch, on a GPU that need not be here.
+PlanConfig plan_config_of(const Heads& heads, int page_size, const DeviceLimits& limits) {
+  PlanConfig config{.num_kv_heads = heads.num_kv_heads, .group = heads.num_qo_heads / heads.num_kv_heads,
+                    .head_dim = heads.head_dim, .page_size = page_size};
+  for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) {
+    if (pipeline == Pipeline::decode && config.group > config.max_decode_rows) continue;
+    const TileConfig tile = choose_tile(pipeline, heads.head_dim, limits);
+    config.pipeline[static_cast<int>(pipeline)] = {.present = true,
+                                                   .num_ctas = limits.num_sms * tile.ctas_per_sm,
+                                                   .tile_rows = tile.rows,
+                                                   .tile_kv = tile.kv,
+                                                   .cost = cost_model(pipeline, tile.rows, tile.kv, heads.head_dim)};
+  }
+  return config;
+}
 
 double median_host_us(Planner& planner, const Batch& batch, const MaskBounds& mask, std::span<std::byte> bytes) {
   std::vector<double> times;
@@ -147,11 +164,9 @@ int plan(const Arguments& arguments) {
   input.kv_lens = parse_lengths(kv);
   input.qo_lens = matched(parse_lengths(qo), input.kv_lens.size(), "--qo");
   input.mask = chosen.bounds(chosen.resolve(parse_params(params)));
-  const Heads shape = parse_heads(heads);
   DeviceLimits limits = limits_of(arch);
   limits.num_sms = sms;
-  input.config = plan_config_of({.num_qo_heads = shape.num_qo_heads, .num_kv_heads = shape.num_kv_heads,
-                                 .head_dim = shape.head_dim, .page_size = page}, limits);
+  input.config = plan_config_of(parse_heads(heads), page, limits);
   return run(input, page, svg, explained, json);
 }
 

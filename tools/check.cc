@@ -1,0 +1,133 @@
+#include "tools/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "engine/reference.h"
+#include "tools/parallel.h"
+
+namespace heddle::tools {
+namespace {
+
+constexpr double kLseAllowed = 2e-3;    // f32 logits and fast maths; relative above 1
+constexpr double kLeastTolerance = 1e-6;  // f32 noise, where a plain computation rounds nothing
+constexpr int kPlainDraws = 3;          // the largest of several draws is steady in small cases too
+
+double larger(double a, double b) { return !(b <= a) ? b : a; }  // NaN is the largest
+
+// One request's rows as doubles.
+struct Rows {
+  std::vector<double> q, k, v;
+};
+
+Rows gather(const AttentionConfig& config, const KvCache& cache, int layer, const QuerySide& query, int request,
+            int qo_begin, int qo_len) {
+  Rows rows;
+  const std::int64_t row_elements = std::int64_t(config.num_qo_heads) * config.head_dim;
+  for (std::int64_t i = qo_begin * row_elements; i < (qo_begin + qo_len) * row_elements; ++i) {
+    rows.q.push_back(to_float(query.host_q()[i], config.q_dtype));
+  }
+  for (int kv_pos = 0; kv_pos < cache.kv_len(request); ++kv_pos) {
+    for (int head = 0; head < config.num_kv_heads; ++head) {
+      const std::int64_t at = cache.row_offset(request, kv_pos, head);
+      for (int d = 0; d < config.head_dim; ++d) {
+        rows.k.push_back(to_float(cache.host_k(layer)[at + d], config.kv_dtype));
+        rows.v.push_back(to_float(cache.host_v(layer)[at + d], config.kv_dtype));
+      }
+    }
+  }
+  return rows;
+}
+
+// V as a plain computation sees it that rounds each weight to the input type: the error of a
+// weight, relative and at most half a unit in the last place, acts on its key's row of V.
+std::vector<double> with_rounded_weights(const std::vector<double>& v, int head_dim, DType dtype, Random& random) {
+  const double half_unit = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
+  std::vector<double> result = v;
+  for (std::size_t row = 0; row < v.size(); row += std::size_t(head_dim)) {
+    const double significand = std::exp2(random.uniform());
+    const double factor = 1 + half_unit / significand * (2 * random.uniform() - 1);
+    for (int d = 0; d < head_dim; ++d) result[row + d] *= factor;
+  }
+  return result;
+}
+
+struct Found {
+  std::span<const double> o, lse;  // the request's rows
+};
+
+StepCheck check_request(const Engine& engine, const Attention& attention, const ParamValues& params, const Rows& rows,
+                        ReferenceInput input, const Found& found) {
+  const AttentionConfig& config = attention.config();
+  const auto exact = reference(engine, attention.variant(), params, input);
+  StepCheck check;
+  for (std::size_t i = 0; i < exact.o.size(); ++i) {
+    check.max_error = larger(check.max_error, std::abs(found.o[i] - exact.o[i]));
+  }
+  for (std::size_t i = 0; i < exact.lse.size(); ++i) {
+    if (found.lse[i] == exact.lse[i]) continue;  // both -inf
+    const double error = std::abs(found.lse[i] - exact.lse[i]) / std::max(1.0, std::abs(exact.lse[i]));
+    check.max_lse_error = larger(check.max_lse_error, error);
+  }
+  Random random(std::uint64_t(input.request) + 1);
+  for (int draw = 0; draw < kPlainDraws; ++draw) {
+    const std::vector<double> v = with_rounded_weights(rows.v, config.head_dim, config.kv_dtype, random);
+    input.v = v;
+    const std::vector<double> plain = reference(engine, attention.variant(), params, input).o;
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      const double rounded = to_float(from_float(float(plain[i]), config.q_dtype), config.q_dtype);
+      check.tolerance = std::max(check.tolerance, 2 * std::abs(rounded - exact.o[i]));
+    }
+  }
+  return check;
+}
+
+}  // namespace
+
+std::string StepCheck::problem() const {
+  if (!rest_untouched) return "something was written behind the batch's rows.";
+  if (!(max_error <= tolerance)) return fmt::format("wrong: the error {:.3g} is above {:.3g}.", max_error, tolerance);
+  if (!lse_right) return fmt::format("wrong: the error of lse, {:.3g}, is above {:.3g}.", max_lse_error, kLseAllowed);
+  return "";
+}
+
+StepCheck worse(const StepCheck& a, const StepCheck& b) {
+  return {.max_error = larger(a.max_error, b.max_error),
+          .tolerance = std::max(a.tolerance, b.tolerance),
+          .max_lse_error = larger(a.max_lse_error, b.max_lse_error),
+          .lse_right = a.lse_right && b.lse_right,
+          .rest_untouched = a.rest_untouched && b.rest_untouched};
+}
+
+StepCheck check_step(const Engine& engine, const Attention& attention, const ParamValues& params,
+                     const KvCache& cache, int layer, const StepBatch& batch, const QuerySide& query) {
+  const AttentionConfig& config = attention.config();
+  ParamValues all_params = config.constants;
+  for (const auto& [name, value] : params) all_params[name] = value;
+  const std::vector<double> o = query.read_o(batch.num_qo_rows()), lse = query.read_lse(batch.num_qo_rows());
+  StepCheck total;
+  std::mutex mutex;
+  parallel_for(int(batch.requests.size()), [&](int r) {
+    const StepRequest& request = batch.requests[r];
+    const std::size_t begin = batch.qo_indptr[r], rows_of_q = request.qo_len, heads = config.num_qo_heads;
+    const Rows rows = gather(config, cache, layer, query, request.request, int(begin), request.qo_len);
+    const ReferenceInput input{.num_qo_heads = config.num_qo_heads, .num_kv_heads = config.num_kv_heads,
+                               .head_dim = config.head_dim, .request = r, .qo_begin = int(begin),
+                               .qo_len = request.qo_len, .kv_len = cache.kv_len(request.request),
+                               .sm_scale = config.sm_scale, .q = rows.q, .k = rows.k, .v = rows.v};
+    const Found found{std::span(o).subspan(begin * heads * config.head_dim, rows_of_q * heads * config.head_dim),
+                      std::span(lse).subspan(begin * heads, rows_of_q * heads)};
+    const StepCheck check = check_request(engine, attention, all_params, rows, input, found);
+    const std::lock_guard lock(mutex);
+    total = worse(total, check);
+  });
+  total.tolerance = std::max(total.tolerance, kLeastTolerance);
+  total.lse_right = total.max_lse_error <= kLseAllowed;
+  total.rest_untouched = query.rest_untouched(batch.num_qo_rows());
+  return total;
+}
+
+}  // namespace heddle::tools
