@@ -101,10 +101,9 @@ class Reader {
     }
     if (count != 0 && parts.size() != count) {
       fail(ErrorKind::invalid_argument,
-           "The lengths '{}' have {} parts where '{}' has {}; lengths are written as [1,2,3], "
-           "64x4096, "
-           "1x131072+255x1024, zipf:256:65536 or uniform:64:256:16384.",
-           rule_, parts.size(), form, count);
+           "The lengths '{}' are not of the form {} ({} parts, found {}); lengths are written as "
+           "[1,2,3], 64x4096, 1x131072+255x1024, zipf:256:65536 or uniform:64:256:16384.",
+           rule_, form, count, parts.size());
     }
     return parts;
   }

@@ -1,0 +1,28 @@
+// The cost model's price of what stands in a plan, for explain, draw and tests. (The split itself
+// counts in fixed point: line.h.)
+#pragma once
+
+#include <vector>
+
+#include "planner/plan.h"
+#include "planner/plan_view.h"
+
+namespace heddle {
+
+inline double cost_of(const CostModel& cost, const WorkItem& item) {
+  const double stream = cost.per_item + cost.per_tile * (item.tile_end - item.tile_begin);
+  return stream * (item.kv_head_end - item.kv_head_begin) +
+         (item.partial >= 0 ? cost.per_partial : 0.0);
+}
+
+// What each CTA has to do.
+inline std::vector<double> cta_costs(const CostModel& cost, const PlanView::Section& section) {
+  std::vector<double> costs(static_cast<std::size_t>(section.num_ctas()));
+  for (int cta = 0; cta < section.num_ctas(); ++cta) {
+    for (const WorkItem& item : section.items_of(cta))
+      costs[static_cast<std::size_t>(cta)] += cost_of(cost, item);
+  }
+  return costs;
+}
+
+}  // namespace heddle

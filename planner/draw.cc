@@ -1,0 +1,211 @@
+#include "planner/draw.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "planner/cost.h"
+#include "planner/plan_view.h"
+
+namespace heddle {
+namespace {
+
+constexpr std::string_view kNames[] = {"decode", "append"};
+constexpr int kMargin = 64;      // left of the bars, for the numbers of CTAs
+constexpr int kPlotWidth = 960;  // of the busiest CTA
+constexpr int kLegend = 230;
+constexpr int kTitle = 44;
+constexpr int kAxis = 40;
+constexpr std::size_t kNamedRequests = 12;  // in the legend, in full colour
+
+// Costs of the requests, and the order in which the legend names them.
+struct Ranking {
+  std::vector<double> cost;
+  std::vector<int> largest;
+
+  bool names(int request) const {
+    return std::find(largest.begin(), largest.end(), request) != largest.end();
+  }
+};
+
+Ranking rank(const PlanConfig& config, const PlanView& view) {
+  Ranking ranking;
+  ranking.cost.resize(view.requests().size());
+  for (int p = 0; p < kNumPipelines; ++p) {
+    for (const WorkItem& item : view.section(static_cast<Pipeline>(p)).items) {
+      ranking.cost[static_cast<std::size_t>(item.request)] +=
+          cost_of(config.pipeline[p].cost, item);
+    }
+  }
+  std::vector<int> order(ranking.cost.size());
+  std::iota(order.begin(), order.end(), 0);
+  const std::size_t named = std::min(kNamedRequests, order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(named), order.end(),
+                    [&](int a, int b) {
+                      const double cost_a = ranking.cost[static_cast<std::size_t>(a)],
+                                   cost_b = ranking.cost[static_cast<std::size_t>(b)];
+                      return cost_a != cost_b ? cost_a > cost_b : a < b;
+                    });
+  ranking.largest.assign(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(named));
+  return ranking;
+}
+
+// Neighbours in number are far apart in hue (golden angle); requests outside the legend are pale.
+std::string colour_of(const Ranking& ranking, int request) {
+  const int hue = static_cast<int>(std::fmod(request * 137.508, 360.0));
+  return ranking.names(request) ? fmt::format("hsl({},75%,45%)", hue)
+                                : fmt::format("hsl({},45%,80%)", hue);
+}
+
+class Drawing {
+ public:
+  template <typename... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(svg_), format, std::forward<Args>(args)...);
+    svg_ += '\n';
+  }
+  void text(double x, double y, std::string_view anchor, int size, std::string_view words) {
+    add(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="{}">{}</text>)", x, y, anchor,
+        size, words);
+  }
+  std::string take() { return std::move(svg_); }
+
+ private:
+  std::string svg_;
+};
+
+// One pipeline's bars.
+struct Panel {
+  const PipelineShape& shape;
+  PlanView::Section section;
+  std::string_view name;
+  std::vector<double> costs;
+  double busiest, mean;
+
+  Panel(const PipelineShape& s, const PlanView::Section& list, std::string_view title)
+      : shape(s), section(list), name(title), costs(cta_costs(s.cost, list)) {
+    busiest = *std::max_element(costs.begin(), costs.end());
+    mean = std::accumulate(costs.begin(), costs.end(), 0.0) / static_cast<double>(costs.size());
+  }
+  // Few CTAs get thick bars; 264 of them still get three pixels each.
+  int row_height() const { return std::clamp(800 / section.num_ctas(), 3, 18); }
+  int height() const { return kTitle + row_height() * section.num_ctas() + kAxis; }
+  double width_of(double cost) const { return cost / busiest * kPlotWidth; }
+};
+
+// Neighbouring items that look the same become one rectangle: 300 small items a CTA stay drawable.
+void draw_bar(Drawing& drawing, const Panel& panel, const Ranking& ranking, int cta, double y) {
+  const auto items = panel.section.items_of(cta);
+  const double height = panel.row_height() - (panel.row_height() > 4 ? 1.0 : 0.4);
+  double begin = 0;
+  for (std::size_t i = 0; i < items.size();) {
+    const int request = items[i].request;
+    const bool piece = items[i].partial >= 0;
+    double end = begin;
+    do {
+      end += cost_of(panel.shape.cost, items[i++]);
+    } while (i < items.size() && items[i].request == request && !piece && items[i].partial < 0);
+    drawing.add(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill="{}"{}/>)",
+                kMargin + panel.width_of(begin), y, panel.width_of(end - begin), height,
+                colour_of(ranking, request), piece ? R"( class="piece")" : "");
+    begin = end;
+  }
+}
+
+void draw_axis(Drawing& drawing, const Panel& panel, double top, double bottom) {
+  // A round step that gives 4 to 10 numbers.
+  double step = std::pow(10.0, std::floor(std::log10(panel.busiest)));
+  while (panel.busiest / step < 4) step /= 2;
+  for (int i = 0; i * step <= panel.busiest; ++i) {
+    const double x = kMargin + panel.width_of(i * step);
+    drawing.add(R"(<line x1="{0:.1f}" y1="{1:.1f}" x2="{0:.1f}" y2="{2:.1f}" stroke="#999"/>)", x,
+                bottom, bottom + 4);
+    drawing.text(x, bottom + 16, "middle", 11, fmt::format("{:g}", i * step));
+  }
+  drawing.text(kMargin + kPlotWidth / 2.0, bottom + 32, "middle", 12,
+               "cost (time by the cost model)");
+  const double mean = kMargin + panel.width_of(panel.mean);
+  drawing.add(
+      R"(<line x1="{0:.1f}" y1="{1:.1f}" x2="{0:.1f}" y2="{2:.1f}" stroke="#000" stroke-dasharray="4 3"/>)",
+      mean, top - 4, bottom);
+  drawing.text(mean, top - 7, "end", 11, "mean");
+}
+
+void draw_panel(Drawing& drawing, const Panel& panel, const Ranking& ranking, double y) {
+  drawing.text(
+      kMargin, y + 18, "start", 15,
+      fmt::format("{}: {} items on {} CTAs, {} merges, busiest CTA {:.3f} of the mean", panel.name,
+                  panel.section.items.size(), panel.section.num_ctas(), panel.section.merges.size(),
+                  panel.mean > 0 ? panel.busiest / panel.mean : 1.0));
+  const double top = y + kTitle;
+  const int every = std::max(1, 20 / panel.row_height());
+  for (int cta = 0; cta < panel.section.num_ctas(); ++cta) {
+    const double row = top + cta * panel.row_height();
+    if (cta % every == 0)
+      drawing.text(kMargin - 6, row + panel.row_height() / 2.0 + 4, "end", 10,
+                   fmt::format("{}", cta));
+    draw_bar(drawing, panel, ranking, cta, row);
+  }
+  drawing.text(kMargin - 6, top - 7, "end", 11, "CTA");
+  draw_axis(drawing, panel, top, top + panel.row_height() * panel.section.num_ctas());
+}
+
+void draw_legend(Drawing& drawing, const PlanView& view, const Ranking& ranking) {
+  const int x = kMargin + kPlotWidth + 24;
+  double y = kTitle + 10;
+  drawing.text(x, y, "start", 12, "costliest requests");
+  for (const int request : ranking.largest) {
+    const RequestRecord& record = view.requests()[static_cast<std::size_t>(request)];
+    y += 18;
+    drawing.add(R"(<rect x="{}" y="{:.1f}" width="12" height="12" fill="{}"/>)", x, y - 10,
+                colour_of(ranking, request));
+    drawing.text(x + 18, y, "start", 11,
+                 fmt::format("{}: qo_len {}, kv_len {}", request, record.qo_len, record.kv_len));
+  }
+  y += 26;
+  drawing.add(R"(<rect x="{}" y="{:.1f}" width="12" height="12" fill="#bbb" class="piece"/>)", x,
+              y - 10);
+  drawing.text(x + 18, y, "start", 11, "piece of a cut stream");
+}
+
+}  // namespace
+
+std::string draw_svg(const PlanConfig& config, std::span<const std::byte> plan) {
+  const PlanView view(plan);
+  const Ranking ranking = rank(config, view);
+  std::vector<Panel> panels;
+  for (int p = 0; p < kNumPipelines; ++p) {
+    const PlanView::Section section = view.section(static_cast<Pipeline>(p));
+    if (!section.items.empty()) panels.emplace_back(config.pipeline[p], section, kNames[p]);
+  }
+  int height = kTitle;
+  for (const Panel& panel : panels) height += panel.height();
+  height = std::max(height, kTitle + 60 + 18 * static_cast<int>(ranking.largest.size()));
+
+  Drawing drawing;
+  drawing.add(
+      R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" font-family="sans-serif">)",
+      kMargin + kPlotWidth + kLegend, height);
+  drawing.add("<title>Work list of {} requests</title>", view.header().num_requests);
+  drawing.add("<style>.piece {{ stroke: #000; stroke-width: 0.6; }}</style>");
+  drawing.add(R"(<rect width="100%" height="100%" fill="#fff"/>)");
+  drawing.text(kMargin, 26, "start", 18,
+               fmt::format("Work list of {} requests", view.header().num_requests));
+  if (panels.empty())
+    drawing.text(kMargin, 60, "start", 14, "No request has query rows: every CTA is idle.");
+  double y = kTitle - 8;
+  for (const Panel& panel : panels) {
+    draw_panel(drawing, panel, ranking, y);
+    y += panel.height();
+  }
+  draw_legend(drawing, view, ranking);
+  drawing.add("</svg>");
+  return drawing.take();
+}
+
+}  // namespace heddle

@@ -1,0 +1,68 @@
+#include "planner/layout.h"
+#include "tests/catch.h"
+#include "tests/planner_batches.h"
+
+using namespace heddle_tests;
+
+TEST_CASE("the workspace of 132 SMs stays below 32 MiB for 10,000 requests", "[planner][workspace]") {
+  constexpr std::size_t kLimit = std::size_t{32} << 20;
+  const Maxima maxima{.max_requests = 10000, .max_qo_rows = 65536, .max_kv_tokens = 1 << 24};
+  CHECK(workspace_layout(named_config(264, 132), maxima).total_bytes <= kLimit);
+}
+
+TEST_CASE("partial states do not grow with the batch", "[planner][workspace]") {
+  const auto small = workspace_layout(named_config(), {.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = 1});
+  const auto large =
+      workspace_layout(named_config(), {.max_requests = 1 << 20, .max_qo_rows = 1 << 20, .max_kv_tokens = 1LL << 40});
+  CHECK(large.total_bytes - large.plan_bytes <= small.total_bytes - small.plan_bytes + 2 * 256);
+}
+
+TEST_CASE("sections are aligned, in order and disjoint", "[planner][workspace]") {
+  const auto layout = workspace_layout(named_config(), {.max_requests = 9, .max_qo_rows = 77, .max_kv_tokens = 12345});
+  std::size_t end = layout.plan_bytes;
+  const auto check = [&end](std::size_t begin, std::size_t bytes) {
+    CHECK(begin % 256 == 0);
+    CHECK(begin >= end);
+    CHECK(begin < end + 256);
+    end = begin + bytes;
+  };
+  const std::size_t rows[] = {2 * 132 * 16, 2 * 132 * 128};
+  for (int p = 0; p < kNumPipelines; ++p) {
+    CHECK(layout.section[p].max_partials == 2 * 132);
+    CHECK(layout.section[p].max_merges == 132);
+    check(layout.section[p].partial_o, rows[p] * 128 * sizeof(float));
+    check(layout.section[p].partial_lse, rows[p] * sizeof(float));
+  }
+  check(layout.counters_begin, 0);
+  check(layout.section[0].counters, 132 * 4);
+  check(layout.section[1].counters, 132 * 4);
+  CHECK(layout.counters_end - end < 256);
+  CHECK(layout.total_bytes == layout.counters_end);
+}
+
+TEST_CASE("an absent pipeline takes no room", "[planner][workspace]") {
+  PlanConfig config = named_config();
+  config.pipeline[1] = {};
+  const auto layout = workspace_layout(config, {.max_requests = 9, .max_qo_rows = 36, .max_kv_tokens = 12345});
+  CHECK(layout.section[1].max_partials == 0);
+  CHECK(layout.total_bytes < 264 * 16 * 129 * 4 + 64 * 1024);
+}
+
+// Plans that use all the room there is: as many query tiles as the rows can make.
+TEST_CASE("the most awkward lengths still fit into plan_bytes", "[planner][workspace]") {
+  for (const int qo_len : {1, 4, 5, 32, 33, 64, 65}) {
+    INFO("qo_len " << qo_len);
+    const std::vector<std::int32_t> lens(50, qo_len);
+    const Planned planned = plan_of(named_config(37, 41), lens, lens, {.causal = 1});
+    CHECK(planned.summary.copy_bytes <= planned.layout.plan_bytes);
+    const PlanBounds bounds = plan_bounds(named_config(37, 41), maxima_of(lens, lens), Pipeline::append);
+    CHECK(planned.summary.items[1] <= bounds.items);
+  }
+}
+
+TEST_CASE("zero maxima make a workspace, and the empty batch a plan", "[planner][workspace]") {
+  const Planned planned = plan_of(named_config(), {}, {});
+  CHECK(planned.summary.items[0] + planned.summary.items[1] == 0);
+  CHECK(planned.summary.max_over_mean[0] == 1.0);
+  CHECK(planned.summary.copy_bytes > sizeof(PlanHeader));
+}
