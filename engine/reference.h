@@ -20,6 +20,9 @@ struct ReferenceInput {
   double sm_scale = 0;               // 0: 1 / sqrt(head_dim)
   std::span<const double> q;         // [qo_len, num_qo_heads, head_dim]
   std::span<const double> k, v;      // [kv_len, num_kv_heads, head_dim]
+  // f16 or bf16: a plain computation that rounds just where a tensor-core kernel must (weights,
+  // transformed rows, the output). Its distance from the exact one is the yardstick for kernels.
+  DType rounding = DType::f32;
   std::map<std::string, Tensor> tensors;  // the variant's own, in host memory
 };
 

@@ -45,6 +45,10 @@ struct ReferenceProblem {
   int kv_len = 0;
   double sm_scale = 1;
   MaskBounds mask;
+  // f16 or bf16: round just where a tensor-core kernel must (transformed q, k and v rows, weights
+  // relative to the row's largest, the output), everything else in double. What such a plain
+  // computation loses is the yardstick for a kernel's error. f32: round nothing.
+  DType rounding = DType::f32;
   const double* q = nullptr;  // [qo_len, num_qo_heads, head_dim]
   const double* k = nullptr;  // [kv_len, num_kv_heads, head_dim]
   const double* v = nullptr;  // [kv_len, num_kv_heads, head_dim]
@@ -53,6 +57,19 @@ struct ReferenceProblem {
 };
 
 namespace reference_detail {
+
+// To the nearest value of a 16-bit type, ties to even.
+inline double rounded(DType dtype, double x) {
+  if (dtype != DType::bf16 && dtype != DType::f16) return x;
+  if (x == 0 || !std::isfinite(x)) return x;
+  const int digits = dtype == DType::bf16 ? 8 : 11;
+  const int least = dtype == DType::bf16 ? -133 : -24;  // exponent of the smallest subnormal
+  int exponent = std::ilogb(x) + 1 - digits;
+  if (exponent < least) exponent = least;
+  const double y = std::ldexp(std::nearbyint(std::ldexp(x, -exponent)), exponent);
+  if (dtype == DType::f16 && std::fabs(y) > 65504) return std::copysign(INFINITY, x);
+  return y;
+}
 
 // In 64 bit: bounds reach up to kUnbounded.
 inline bool is_kept(const MaskBounds& mask, std::int64_t q_pos, std::int64_t kv_pos) {
@@ -95,13 +112,13 @@ KeyRows key_rows(const Hooks& hooks, const ReferenceProblem& p, int kv_head) {
     const std::int64_t from = (static_cast<std::int64_t>(j) * p.num_kv_heads + kv_head) * dim;
     const auto key = [&](double x, double pair, int d) -> double {
       if constexpr (Hooks::has_key_transform)
-        return hooks.key_transform(x, pair, d, at);
+        return rounded(p.rounding, hooks.key_transform(x, pair, d, at));
       else
         return (void)pair, (void)d, x;
     };
     const auto value = [&](double x, double pair, int d) -> double {
       if constexpr (Hooks::has_value_transform)
-        return hooks.value_transform(x, pair, d, at);
+        return rounded(p.rounding, hooks.value_transform(x, pair, d, at));
       else
         return (void)pair, (void)d, x;
     };
@@ -139,7 +156,7 @@ std::vector<KeptKey> kept_keys(const Hooks& hooks, const ReferenceProblem& p, Ho
 
 // Turns logits into weights that sum to 1 with the initial state's; returns lse. A softmax over
 // nothing (no key, or logits that are all -inf) weighs nothing.
-inline double soften(std::vector<KeptKey>& kept, double initial_logit) {
+inline double soften(std::vector<KeptKey>& kept, double initial_logit, DType rounding) {
   double largest = initial_logit;
   for (const KeptKey& key : kept) {
     if (key.logit > largest || std::isnan(key.logit)) largest = key.logit;
@@ -150,7 +167,7 @@ inline double soften(std::vector<KeptKey>& kept, double initial_logit) {
   }
   double sum = std::exp(initial_logit - largest);
   for (const KeptKey& key : kept) sum += std::exp(key.logit - largest);
-  for (KeptKey& key : kept) key.logit = std::exp(key.logit - largest) / sum;
+  for (KeptKey& key : kept) key.logit = rounded(rounding, std::exp(key.logit - largest)) / sum;
   return largest + std::log(sum);
 }
 
@@ -168,7 +185,7 @@ void attend_row(const Hooks& hooks, const ReferenceProblem& p, const KeyRows& ro
   transform_row(p.q + index * p.head_dim, q.data(), p.head_dim, Hooks::query_pair,
                 [&](double x, double pair, int d) -> double {
                   if constexpr (Hooks::has_query_transform) {
-                    return hooks.query_transform(x, pair, d, at);
+                    return rounded(p.rounding, hooks.query_transform(x, pair, d, at));
                   } else {
                     return (void)pair, (void)d, x;
                   }
@@ -179,7 +196,9 @@ void attend_row(const Hooks& hooks, const ReferenceProblem& p, const KeyRows& ro
   if constexpr (Hooks::use_softmax) {
     double initial_logit = minus_infinity;
     if constexpr (Hooks::has_initial_state) initial_logit = hooks.initial_state(at);
-    lse = soften(kept, initial_logit);
+    lse = soften(kept, initial_logit, p.rounding);
+  } else {
+    for (KeptKey& key : kept) key.logit = rounded(p.rounding, key.logit);
   }
   if (p.lse != nullptr) p.lse[index] = lse;
 
@@ -193,6 +212,7 @@ void attend_row(const Hooks& hooks, const ReferenceProblem& p, const KeyRows& ro
   if constexpr (Hooks::has_output_transform) {
     for (int d = 0; d < p.head_dim; ++d) o[d] = hooks.output_transform(o[d], d, at);
   }
+  for (int d = 0; d < p.head_dim; ++d) o[d] = rounded(p.rounding, o[d]);
 }
 
 }  // namespace reference_detail
