@@ -1,7 +1,9 @@
 // The `heddle` command: a table of verbs, and the one place where an Error becomes a sentence on
 // stderr. `heddle` alone lists the verbs; an unknown verb is answered with the nearest one.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,12 +61,24 @@ int run(const Arguments& words) {
        words[0], nearest(words[0], names), comma_list(names));
 }
 
+// NVRTC as set-up fetched it for this build, unless the user names another.
+void point_at_fetched_nvrtc() {
+  const std::string folder = HEDDLE_NVRTC_DIR;
+  if (!folder.empty() && std::filesystem::exists(folder)) setenv("HEDDLE_NVRTC_PATH", folder.c_str(), 0);
+}
+
 }  // namespace
+
+int run_command(const Arguments& words) {
+  point_at_fetched_nvrtc();
+  return run(words);
+}
+
 }  // namespace heddle::tools
 
 int main(int argc, char** argv) {
   try {
-    return heddle::tools::run({argv + 1, argv + argc});
+    return heddle::tools::run_command({argv + 1, argv + argc});
   } catch (const std::exception& error) {
     std::fflush(stdout);
     fmt::print(stderr, "heddle: {}\n", error.what());
