@@ -66,8 +66,8 @@ int compile_all(const Request& request, const std::vector<Target>& targets, cons
   NvrtcCompiler compiler;
   Progress progress(int(targets.size()));
   nlohmann::ordered_json figures = nlohmann::ordered_json::array();
-  fmt::print("{} with {}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}{:>13}\n", request.variant.name, compiler.identity(), "kernel",
-             "arch", "ms", "registers", "shared bytes", "spill bytes", "image bytes");
+  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}{:>13}\n", request.variant.name, compiler.version() / 1000,
+             compiler.version() % 1000 / 10, "kernel", "arch", "ms", "registers", "shared bytes", "spill bytes", "image bytes");
   for (const Target& target : targets) {
     progress.step(fmt::format("{} {}", target.arch, name_of(target.pipeline)));
     const Compiled compiled = compile_one(compiler, request, target);

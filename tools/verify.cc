@@ -94,7 +94,8 @@ StepCheck run(Engine& engine, const AttentionConfig& config, const Setting& sett
                                              .max_qo_rows = std::max(1, sizes.rows),
                                              .max_kv_tokens = std::max<std::int64_t>(1, sizes.keys)});
   attention.plan(batch.batch(), workspace, nullptr, params);
-  attention.run(workspace, {.q = query.q(), .k = cache.k(0), .v = cache.v(0), .o = query.o(), .lse = query.lse(),
+  const Tensor lse = attention.variant().use_softmax ? query.lse() : Tensor{};  // without softmax there is none
+  attention.run(workspace, {.q = query.q(), .k = cache.k(0), .v = cache.v(0), .o = query.o(), .lse = lse,
                             .layout = cache.shape().layout,
                             .kv_indices = config.page_size ? static_cast<const std::int32_t*>(indices.data()) : nullptr},
                 params);
