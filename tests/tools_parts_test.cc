@@ -1,0 +1,108 @@
+// Parts of the command that figures rest on.
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/error.h"
+#include "tests/catch.h"
+#include "tools/bench_report.h"
+#include "tools/half.h"
+#include "tools/kv_cache.h"
+#include "tools/options.h"
+#include "tools/step.h"
+#include "tools/texts.h"
+#include "tools/workload.h"
+
+using namespace heddle;
+using namespace heddle::tools;
+using heddle_tests::contains;
+
+namespace {
+
+Workload only_workload(const std::string& fields) {
+  return read_workloads(R"({"workloads": [{"name": "w", "kind": "append", )" + fields + "}]}", "w.json").at(0);
+}
+
+}  // namespace
+
+TEST_CASE("half: every 16-bit value survives the way through float", "[tools]") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (int bits = 0; bits < 65536; ++bits) {
+      const float value = to_float(std::uint16_t(bits), dtype);
+      if (std::isnan(value)) continue;
+      if (from_float(value, dtype) != bits) FAIL("bits " << bits);
+    }
+  }
+}
+
+TEST_CASE("half: ties go to even, overflow to infinity", "[tools]") {
+  CHECK(float_to_bf16(1.0f + 0x1p-8f) == 0x3f80);
+  CHECK(float_to_bf16(1.0f + 3 * 0x1p-8f) == 0x3f82);
+  CHECK(float_to_f16(1.0f + 0x1p-11f) == 0x3c00);
+  CHECK(float_to_f16(65520.0f) == 0x7c00);
+  CHECK(float_to_f16(0x1p-25f) == 0);
+}
+
+TEST_CASE("workload: bytes and FLOPs count what is visible", "[tools]") {
+  const std::string shape = R"("qo": [4], "kv": [6], "heads": [2, 1, 8], "page": 0)";
+  const Workload full = only_workload(shape);
+  CHECK(full.flops() == 4.0 * 8 * 2 * (4 * 6));
+  CHECK(full.bytes() == 2.0 * (6 * 2 * 8 + 4 * 2 * 2 * 8));
+  CHECK(only_workload(shape + R"(, "causal": true)").flops() == 4.0 * 8 * 2 * (3 + 4 + 5 + 6));
+  CHECK(only_workload(shape + R"(, "causal": true, "window_left": 1)").flops() == 4.0 * 8 * 2 * (2 * 4));
+}
+
+TEST_CASE("workload: the built-in list is whole", "[tools]") {
+  const auto workloads = read_workloads(embedded_text("tools/workloads.json"), "workloads.json");
+  CHECK(workloads.size() == 31);
+  CHECK(workloads.at(5).name == "decode_b64_4k");
+  CHECK(workloads.at(5).layers() == 2);
+  CHECK(workloads.at(0).layers() == 24);
+}
+
+TEST_CASE("workload: a mistake names the workload and the key", "[tools]") {
+  CHECK_THROWS_WITH(only_workload(R"("qo": [1], "kv": [1], "heads": [2, 1, 8])"), contains("w.json has no \"page\""));
+  CHECK_THROWS_WITH(only_workload(R"("qo": [1], "kv": [1, 2], "heads": [2, 1, 8], "page": 1)"), contains("2 KV lengths"));
+  CHECK_THROWS_WITH(only_workload(R"("qo": [1], "kv": [1], "heads": [2, 1, 8], "page": 1, "casual": true)"),
+                    contains("causal"));
+  CHECK_THROWS_WITH(read_workloads("[]", "w.json"), contains("w.json has no list"));
+}
+
+TEST_CASE("kv_cache: whatever holds no token holds NaN", "[tools]") {
+  const Engine engine({.device = DeviceKind::cpu});
+  KvCache cache(engine, {.num_kv_heads = 2, .head_dim = 4, .page_size = 3}, 1, 5, 7);
+  cache.append(0, 4);
+  cache.append(1, 2);
+  const auto count = [&] {
+    std::size_t values = 0;
+    for (const std::uint16_t bits : cache.host_k(0)) values += bits != kHalfNan;
+    return values;
+  };
+  CHECK(count() == 6 * 2 * 4);
+  CHECK(cache.pages_of(0).size() == 2);
+  cache.release(0);
+  CHECK(count() == 2 * 2 * 4);
+  CHECK(cache.kv_len(0) == 0);
+  const StepBatch batch(cache, {{1, 1}, {0, 0}});
+  CHECK(batch.last_page_len == std::vector<std::int32_t>{2, 0});
+  CHECK(batch.kv_indptr == std::vector<std::int32_t>{0, 1, 1});
+}
+
+TEST_CASE("bench_report: a missing ceiling is null, with the reason", "[tools]") {
+  Ceilings ceilings;
+  ceilings.read_tbps = 4.0;
+  ceilings.why_no_matmul = "no cuBLAS";
+  const auto json = bench_json("GPU", ceilings, {{.workload = "w", .us = 10, .tbps = 2}, {.workload = "x", .not_run = "why"}});
+  CHECK(json["ceilings"]["matmul_TFLOPs"].is_null());
+  CHECK(json["rows"][0]["of_read"] == 0.5);
+  CHECK(json["rows"][0]["peer"] == "heddle");
+  CHECK(json["rows"][1]["error"] == "why");
+}
+
+TEST_CASE("options: params and heads are read whole or refused", "[tools]") {
+  CHECK(parse_params({"cap=30", "soft_cap.cap=-2.5e1"}).at("soft_cap.cap") == -25);
+  CHECK_THROWS_AS(parse_params({"=3"}), Error);
+  CHECK_THROWS_AS(parse_params({"cap=3x"}), Error);
+  CHECK_THROWS_WITH(parse_heads("6,4,64"), contains("multiple"));
+  CHECK_THROWS_AS(parse_heads("6,-2,64"), Error);
+}
