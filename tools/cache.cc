@@ -1,4 +1,5 @@
 // heddle cache: where compiled kernels are kept, what is there, filling and clearing it.
+#include <array>
 #include <ctime>
 
 #include <fmt/format.h>
@@ -7,7 +8,9 @@
 #include "engine/engine.h"
 #include "engine/error.h"
 #include "runtime/kernel_cache.h"
+#include "runtime/nvrtc.h"
 #include "tools/json.h"
+#include "tools/kernel_job.h"
 #include "tools/options.h"
 #include "tools/progress.h"
 #include "tools/verbs.h"
@@ -67,20 +70,40 @@ AttentionConfig read_config(Engine& engine, const nlohmann::json& entry, const s
   return config;
 }
 
-int warm(const std::string& file, const std::string& device) {
+void print_warmed(const AttentionConfig& config, std::string_view kernel, std::string_view arch, std::string_view origin,
+                  double ms) {
+  fmt::print("{} {},{},{} {} for {}: {} ({:.0f} ms)\n", config.variant, config.num_qo_heads, config.num_kv_heads,
+             config.head_dim, kernel, arch, origin, ms);
+}
+
+// Kernels for GPUs that need not be here, as when an image is built.
+void warm_for(KernelCache& cache, const Engine& engine, const AttentionConfig& config, const std::string& arch,
+              Progress& progress) {
+  NvrtcCompiler compiler;
+  for (const KernelJob& job : kernel_jobs(engine, config, arch)) {
+    const KernelCache::Result result = cache.get(compiler, job.request());
+    progress.clear();
+    print_warmed(config, name_of(job.pipeline), arch, name_of(result.origin), result.artifact->compile_ms);
+  }
+}
+
+int warm(const std::string& file, const std::string& device, const std::vector<std::string>& archs) {
   const nlohmann::json root = parse_json(read_text_file(file), file);
   if (!root.is_array()) fail(ErrorKind::invalid_argument, "{} is not a list of configurations.", file);
-  Engine engine({.device = parse_device(device)});
+  Engine engine({.device = archs.empty() ? parse_device(device) : DeviceKind::cpu});
+  KernelCache cache;
   Progress progress(int(root.size()));
   for (std::size_t i = 0; i < root.size(); ++i) {
     const AttentionConfig config = read_config(engine, root[i], fmt::format("Entry {} of {}", i, file));
     progress.step(config.variant);
-    const Attention attention = engine.attention(config);
-    progress.clear();
-    for (const KernelInfo& kernel : attention.kernels()) {
-      fmt::print("{} {},{},{} {}: {} ({:.0f} ms)\n", config.variant, config.num_qo_heads, config.num_kv_heads,
-                 config.head_dim, kernel.kernel, kernel.origin, kernel.compile_ms);
+    if (archs.empty()) {
+      const Attention attention = engine.attention(config);
+      progress.clear();
+      for (const KernelInfo& kernel : attention.kernels()) {
+        print_warmed(config, kernel.kernel, kernel.arch, kernel.origin, kernel.compile_ms);
+      }
     }
+    for (const std::string& arch : archs) warm_for(cache, engine, config, arch, progress);
   }
   return 0;
 }
@@ -89,11 +112,13 @@ int warm(const std::string& file, const std::string& device) {
 
 int cache(const Arguments& arguments) {
   std::string action, file, json, device = "auto";
+  std::vector<std::string> archs;
   Options options("cache", "Shows, fills or clears the cache of compiled kernels.");
   options.text(action, "action", "dir, list, warm FILE or clear");
   options.text(file, "file", "warm: JSON list of {variant, heads, dtype, page, max_qo_len, constants}");
   options.text(json, "--json", "list: write the entries to this file");
   options.text(device, "--device", "warm: auto, cuda or cpu");
+  options.texts(archs, "--arch", "warm: for these architectures instead, without a GPU");
   if (!options.parse(arguments)) return 0;
   if (action == "dir") return directory();
   if (action == "list" || action.empty()) return list(json);
@@ -102,7 +127,7 @@ int cache(const Arguments& arguments) {
     fail(ErrorKind::invalid_argument, "heddle cache cannot `{}`; it can dir, list, warm FILE and clear.", action);
   }
   if (file.empty()) fail(ErrorKind::invalid_argument, "heddle cache warm needs a file with a list of configurations.");
-  return warm(file, device);
+  return warm(file, device, archs);
 }
 
 }  // namespace heddle::tools

@@ -5,10 +5,9 @@
 
 #include "engine/engine.h"
 #include "engine/error.h"
-#include "engine/host_kernel.h"
-#include "engine/kernel_source.h"
 #include "runtime/nvrtc.h"
 #include "tools/json.h"
+#include "tools/kernel_job.h"
 #include "tools/options.h"
 #include "tools/progress.h"
 #include "tools/verbs.h"
@@ -16,70 +15,30 @@
 namespace heddle::tools {
 namespace {
 
-struct Request {
-  Variant variant;
-  std::vector<double> values;
-  AttentionConfig config;
-};
-
-struct Target {
-  Pipeline pipeline;
-  std::string arch;
-};
-
-// What one kernel came to. `shared_bytes` holds the tile's dynamic part too.
-struct Compiled {
-  Artifact artifact;
-  int shared_bytes = 0;
-};
-
-Unit render(const Request& request, const Target& target, TileConfig& tile) {
-  tile = choose_tile(target.pipeline, request.config.head_dim, limits_of(target.arch));
-  return render_gpu_unit(target.pipeline, request.variant, request.values, request.config, tile);
-}
-
-Compiled compile_one(NvrtcCompiler& compiler, const Request& request, const Target& target) {
-  TileConfig tile{};
-  const Unit unit = render(request, target, tile);
-  Compiled compiled;
-  compiled.artifact = compiler.compile({.name = fmt::format("{} of {}", name_of(target.pipeline), request.variant.name),
-                                        .unit = unit.text,
-                                        .unit_path = unit.path,
-                                        .headers = template_files(),
-                                        .headers_digest = template_digest(),
-                                        .arch = target.arch,
-                                        .entry = unit.entry});
-  compiled.shared_bytes = compiled.artifact.shared_bytes + tile.smem_bytes;
-  return compiled;
-}
-
-int show(const Request& request, const std::vector<Target>& targets) {
-  for (const Target& target : targets) {
-    TileConfig tile{};
-    const Unit unit = render(request, target, tile);
-    fmt::print("// ---- {} for {}: {}\n{}\n", name_of(target.pipeline), target.arch, unit.path, unit.text);
-  }
+int show(const std::vector<KernelJob>& jobs) {
+  for (const KernelJob& job : jobs) fmt::print("// ---- {} for {}: {}\n{}\n", job.name, job.arch, job.unit.path, job.unit.text);
   return 0;
 }
 
-int compile_all(const Request& request, const std::vector<Target>& targets, const std::string& json) {
+int compile_all(const std::vector<KernelJob>& jobs, const std::string& variant, const std::string& json) {
   NvrtcCompiler compiler;
-  Progress progress(int(targets.size()));
+  Progress progress(int(jobs.size()));
   nlohmann::ordered_json figures = nlohmann::ordered_json::array();
-  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}{:>13}\n", request.variant.name, compiler.version() / 1000,
-             compiler.version() % 1000 / 10, "kernel", "arch", "ms", "registers", "shared bytes", "spill bytes", "image bytes");
-  for (const Target& target : targets) {
-    progress.step(fmt::format("{} {}", target.arch, name_of(target.pipeline)));
-    const Compiled compiled = compile_one(compiler, request, target);
-    const Artifact& artifact = compiled.artifact;
+  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}{:>13}\n", variant, compiler.version() / 1000,
+             compiler.version() % 1000 / 10, "kernel", "arch", "ms", "registers", "shared bytes", "spill bytes",
+             "image bytes");
+  for (const KernelJob& job : jobs) {
+    progress.step(fmt::format("{} for {}", job.name, job.arch));
+    const Artifact artifact = compiler.compile(job.request());
     progress.clear();
-    fmt::print("{:<8}{:<10}{:>8.0f}{:>11}{:>15}{:>13}{:>13}\n", name_of(target.pipeline), target.arch, artifact.compile_ms,
-               artifact.registers, compiled.shared_bytes, artifact.spill_bytes, artifact.image.size());
-    figures.push_back({{"kernel", name_of(target.pipeline)},
-                       {"arch", target.arch},
+    const int shared_bytes = artifact.shared_bytes + job.tile.smem_bytes;
+    fmt::print("{:<8}{:<10}{:>8.0f}{:>11}{:>15}{:>13}{:>13}\n", name_of(job.pipeline), job.arch, artifact.compile_ms,
+               artifact.registers, shared_bytes, artifact.spill_bytes, artifact.image.size());
+    figures.push_back({{"kernel", name_of(job.pipeline)},
+                       {"arch", job.arch},
                        {"ms", artifact.compile_ms},
                        {"registers", artifact.registers},
-                       {"shared_bytes", compiled.shared_bytes},
+                       {"shared_bytes", shared_bytes},
                        {"spill_bytes", artifact.spill_bytes}});
   }
   write_json(json, figures);
@@ -106,21 +65,20 @@ int compile(const Arguments& arguments) {
 
   Engine engine({.device = DeviceKind::cpu});
   const Heads shape = parse_heads(heads);
-  Request request{.variant = engine.variants().at(resolve_variant(engine, variant))};
-  request.values = request.variant.resolve(parse_params(params));
-  request.config = {.variant = request.variant.name,
-                    .num_qo_heads = shape.num_qo_heads,
-                    .num_kv_heads = shape.num_kv_heads,
-                    .head_dim = shape.head_dim,
-                    .q_dtype = parse_dtype(dtype),
-                    .kv_dtype = parse_dtype(dtype),
-                    .page_size = page};
-  std::vector<Target> targets;
+  const AttentionConfig config{.variant = resolve_variant(engine, variant),
+                               .num_qo_heads = shape.num_qo_heads,
+                               .num_kv_heads = shape.num_kv_heads,
+                               .head_dim = shape.head_dim,
+                               .q_dtype = parse_dtype(dtype),
+                               .kv_dtype = parse_dtype(dtype),
+                               .page_size = page,
+                               .constants = parse_params(params)};
+  check_at_least(page, 0, "--page");
+  std::vector<KernelJob> jobs;
   for (const std::string& arch : archs) {
-    limits_of(arch);  // an unknown one is refused before the first is compiled
-    for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) targets.push_back({pipeline, arch});
+    for (KernelJob& job : kernel_jobs(engine, config, arch)) jobs.push_back(std::move(job));
   }
-  return show_units ? show(request, targets) : compile_all(request, targets, json);
+  return show_units ? show(jobs) : compile_all(jobs, config.variant, json);
 }
 
 }  // namespace heddle::tools

@@ -17,6 +17,7 @@
 #include "tools/check.h"
 #include "tools/json.h"
 #include "tools/options.h"
+#include "tools/progress.h"
 #include "tools/texts.h"
 #include "tools/verbs.h"
 
@@ -67,11 +68,14 @@ class Demo {
     const std::string file = write_variant_file();
     engine.register_variant_file(file);
     const auto begin = std::chrono::steady_clock::now();
+    Progress progress(1);
+    progress.step("compiling capped_alibi, or finding it in the cache");
     attention_ = engine.attention({.variant = "capped_alibi",
                                    .num_qo_heads = kHeads.num_qo_heads,
                                    .num_kv_heads = kHeads.num_kv_heads,
                                    .head_dim = kHeads.head_dim,
                                    .page_size = kShape.page_size});
+    progress.clear();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     workspace_ = attention_.workspace({.max_requests = 8, .max_qo_rows = kMaxRows,
                                        .max_kv_tokens = std::int64_t{kNumPages} * kShape.page_size});

@@ -39,7 +39,8 @@ void Options::flag(bool& value, const std::string& flag, const std::string& help
 }
 
 void Options::texts(std::vector<std::string>& values, const std::string& flag, const std::string& help) {
-  state_->app.add_option(flag, values, help)->capture_default_str();
+  CLI::Option* option = state_->app.add_option(flag, values, help);
+  if (!values.empty()) option->capture_default_str();
 }
 
 bool Options::parse(std::vector<std::string> arguments) {

@@ -10,6 +10,7 @@
 #include "tools/check.h"
 #include "tools/json.h"
 #include "tools/options.h"
+#include "tools/progress.h"
 #include "tools/verbs.h"
 
 namespace heddle::tools {
@@ -88,7 +89,10 @@ StepCheck run(Engine& engine, const AttentionConfig& config, const Setting& sett
   QuerySide query(engine, sizes.rows + 2, config.num_qo_heads, config.head_dim, config.q_dtype, setting.seed + 1);
   query.refill(sizes.rows);
 
+  Progress progress(1);
+  progress.step(fmt::format("compiling {}, or finding it in the cache", config.variant));
   Attention attention = engine.attention(config);
+  progress.clear();
   const ParamValues params = run_time_params(config, setting);
   Workspace workspace = attention.workspace({.max_requests = std::max(1, int(kv_lens.size())),
                                              .max_qo_rows = std::max(1, sizes.rows),
