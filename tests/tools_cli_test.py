@@ -148,6 +148,16 @@ class Run(Command):
         self.done("cache", "list", **environment)
         self.done("cache", "clear", **environment)
 
+    def test_compile_needs_no_gpu(self):
+        result = heddle("compile", "--arch", "sm_80", "--heads", "4,1,64", "--json", self.folder / "figures.json")
+        if result.returncode == 2 and "NVRTC" in result.stderr:
+            self.skipTest("no NVRTC here")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for kernel in json.loads((self.folder / "figures.json").read_text()):
+            self.assertEqual(set(kernel), {"kernel", "arch", "ms", "registers", "shared_bytes", "spill_bytes"})
+        self.assertIn("heddle_decode", self.done("compile", "--show", "--heads", "4,1,64"))
+        self.refused("compile", "--arch", "sm_91", says="sm_90a")
+
     def test_bench_says_what_it_did_not_run(self):
         result = heddle("bench", "--device", "cpu", "--only", "decode_b1_1k")
         self.assertIn(result.returncode, (0, 2), result.stderr)

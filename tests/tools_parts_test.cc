@@ -20,7 +20,9 @@ using heddle_tests::contains;
 namespace {
 
 Workload only_workload(const std::string& fields) {
-  return read_workloads(R"({"workloads": [{"name": "w", "kind": "append", )" + fields + "}]}", "w.json").at(0);
+  return read_workloads(R"({"workloads": [{"name": "w", "kind": "append", )" + fields + "}]}",
+                        "w.json")
+      .at(0);
 }
 
 }  // namespace
@@ -49,7 +51,8 @@ TEST_CASE("workload: bytes and FLOPs count what is visible", "[tools]") {
   CHECK(full.flops() == 4.0 * 8 * 2 * (4 * 6));
   CHECK(full.bytes() == 2.0 * (6 * 2 * 8 + 4 * 2 * 2 * 8));
   CHECK(only_workload(shape + R"(, "causal": true)").flops() == 4.0 * 8 * 2 * (3 + 4 + 5 + 6));
-  CHECK(only_workload(shape + R"(, "causal": true, "window_left": 1)").flops() == 4.0 * 8 * 2 * (2 * 4));
+  CHECK(only_workload(shape + R"(, "causal": true, "window_left": 1)").flops() ==
+        4.0 * 8 * 2 * (2 * 4));
 }
 
 TEST_CASE("workload: the built-in list is whole", "[tools]") {
@@ -61,10 +64,13 @@ TEST_CASE("workload: the built-in list is whole", "[tools]") {
 }
 
 TEST_CASE("workload: a mistake names the workload and the key", "[tools]") {
-  CHECK_THROWS_WITH(only_workload(R"("qo": [1], "kv": [1], "heads": [2, 1, 8])"), contains("w.json has no \"page\""));
-  CHECK_THROWS_WITH(only_workload(R"("qo": [1], "kv": [1, 2], "heads": [2, 1, 8], "page": 1)"), contains("2 KV lengths"));
-  CHECK_THROWS_WITH(only_workload(R"("qo": [1], "kv": [1], "heads": [2, 1, 8], "page": 1, "casual": true)"),
-                    contains("causal"));
+  CHECK_THROWS_WITH(only_workload(R"("qo": [1], "kv": [1], "heads": [2, 1, 8])"),
+                    contains("w.json has no \"page\""));
+  CHECK_THROWS_WITH(only_workload(R"("qo": [1], "kv": [1, 2], "heads": [2, 1, 8], "page": 1)"),
+                    contains("2 KV lengths"));
+  CHECK_THROWS_WITH(
+      only_workload(R"("qo": [1], "kv": [1], "heads": [2, 1, 8], "page": 1, "casual": true)"),
+      contains("causal"));
   CHECK_THROWS_WITH(read_workloads("[]", "w.json"), contains("w.json has no list"));
 }
 
@@ -92,7 +98,9 @@ TEST_CASE("bench_report: a missing ceiling is null, with the reason", "[tools]")
   Ceilings ceilings;
   ceilings.read_tbps = 4.0;
   ceilings.why_no_matmul = "no cuBLAS";
-  const auto json = bench_json("GPU", ceilings, {{.workload = "w", .us = 10, .tbps = 2}, {.workload = "x", .not_run = "why"}});
+  const auto json =
+      bench_json("GPU", ceilings,
+                 {{.workload = "w", .us = 10, .tbps = 2}, {.workload = "x", .not_run = "why"}});
   CHECK(json["ceilings"]["matmul_TFLOPs"].is_null());
   CHECK(json["rows"][0]["of_read"] == 0.5);
   CHECK(json["rows"][0]["peer"] == "heddle");

@@ -35,10 +35,12 @@ double seconds_of(const std::function<void()>& work) {
 // A workload with its Attention and its plan.
 class Case {
  public:
-  Case(Engine& engine, const Workload& w) : on_gpu_(engine.device().kind == DeviceKind::cuda), data_(engine, w) {
+  Case(Engine& engine, const Workload& w)
+      : on_gpu_(engine.device().kind == DeviceKind::cuda), data_(engine, w) {
     const WorkloadVariant variant = variant_of(w);
     params_ = variant.params;
-    const Variant composed = Variant::from_json(variant.json, "the workload " + w.name, engine.variants());
+    const Variant composed =
+        Variant::from_json(variant.json, "the workload " + w.name, engine.variants());
     engine.register_variant(composed);
     const int max_qo_len = *std::max_element(w.qo_lens.begin(), w.qo_lens.end());
     first_s_ = seconds_of([&] {
@@ -63,7 +65,8 @@ class Case {
     BenchRow row{.workload = w.name, .first_s = first_s_};
     row.err = worst_error(data_);
     if (!(row.err < kWorstAllowed)) {
-      row.not_run = fmt::format("wrong result: error {:.3g} on the sampled rows, {} is allowed", row.err, kWorstAllowed);
+      row.not_run = fmt::format("wrong result: error {:.3g} on the sampled rows, {} is allowed",
+                                row.err, kWorstAllowed);
       return row;
     }
     row.plan_us = plan_us();
@@ -75,7 +78,9 @@ class Case {
 
  private:
   void plan() { attention_.plan(data_.batch(), workspace_, nullptr, params_); }
-  void run(int layer, Stream stream) { attention_.run(workspace_, data_.tensors(layer), params_, stream); }
+  void run(int layer, Stream stream) {
+    attention_.run(workspace_, data_.tensors(layer), params_, stream);
+  }
   void wait() const {
     if (on_gpu_) synchronize(nullptr);
   }
@@ -100,7 +105,8 @@ class Case {
       return graph_us(calls);
     }
     std::vector<double> times;
-    for (int i = 0; i < 3; ++i) times.push_back(seconds_of([&] { run(i % layers, nullptr); }) * 1e6);
+    for (int i = 0; i < 3; ++i)
+      times.push_back(seconds_of([&] { run(i % layers, nullptr); }) * 1e6);
     return median(times);
   }
 
@@ -131,11 +137,13 @@ bool starts_with_any(const std::string& name, const std::string& prefixes) {
 }
 
 std::vector<Workload> chosen_workloads(const std::string& file, const std::string& only) {
-  const std::string text = file.empty() ? std::string(embedded_text("tools/workloads.json")) : read_text_file(file);
+  const std::string text =
+      file.empty() ? std::string(embedded_text("tools/workloads.json")) : read_text_file(file);
   std::vector<Workload> workloads = read_workloads(text, file.empty() ? "the built-in list" : file);
   std::erase_if(workloads, [&](const Workload& w) { return !starts_with_any(w.name, only); });
   if (workloads.empty()) {
-    fail(ErrorKind::invalid_argument, "No workload's name starts with `{}`; leave --only out to run them all.", only);
+    fail(ErrorKind::invalid_argument,
+         "No workload's name starts with `{}`; leave --only out to run them all.", only);
   }
   return workloads;
 }
@@ -151,7 +159,8 @@ Ceilings ceilings_of(const DeviceInfo& device) {
 
 int bench(const Arguments& arguments) {
   std::string file, only, device = "auto", json, beside;
-  Options options("bench", "Checks named workloads, then times them beside the machine's ceilings.");
+  Options options("bench",
+                  "Checks named workloads, then times them beside the machine's ceilings.");
   options.text(file, "--workloads", "JSON list of workloads; the built-in ones where left out");
   options.text(only, "--only", "run those whose names start with this; several with commas");
   options.text(device, "--device", "auto, cuda or cpu");
@@ -159,14 +168,16 @@ int bench(const Arguments& arguments) {
   options.text(beside, "--beside", "JSON of a run over peers: adds the ratio to the best of them");
   if (!options.parse(arguments)) return 0;
   const std::vector<Workload> workloads = chosen_workloads(file, only);
-  const std::map<std::string, PeerTime> best = beside.empty() ? std::map<std::string, PeerTime>() : read_best_peers(beside);
+  const std::map<std::string, PeerTime> best =
+      beside.empty() ? std::map<std::string, PeerTime>() : read_best_peers(beside);
 
   Engine engine({.device = parse_device(device)});
   Progress progress(int(workloads.size()) + 1);
   progress.step("ceilings");
   const Ceilings ceilings = ceilings_of(engine.device());
   progress.clear();
-  fmt::print("{}\n{}\n{}\n", engine.device().name, ceilings_line(ceilings), bench_head(!beside.empty()));
+  fmt::print("{}\n{}\n{}\n", engine.device().name, ceilings_line(ceilings),
+             bench_head(!beside.empty()));
   std::vector<BenchRow> rows;
   bool all_right = true;
   for (const Workload& workload : workloads) {
@@ -175,7 +186,8 @@ int bench(const Arguments& arguments) {
     progress.clear();
     all_right = all_right && (rows.back().not_run.empty() || workload.kind == "mla");
     const auto peer = best.find(workload.name);
-    fmt::print("{}\n", bench_line(rows.back(), ceilings, !beside.empty(), peer == best.end() ? nullptr : &peer->second));
+    fmt::print("{}\n", bench_line(rows.back(), ceilings, !beside.empty(),
+                                  peer == best.end() ? nullptr : &peer->second));
     std::fflush(stdout);
   }
   write_json(json, bench_json(engine.device().name, ceilings, rows));

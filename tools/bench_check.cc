@@ -25,9 +25,11 @@ Visible visible(const Workload& w, int request, int row) {
           w.causal ? std::clamp(q_pos + 1, 0, kv_len) : kv_len};
 }
 
-std::vector<double> logits_of(const BenchData& data, int request, int row, int qo_head, Visible keys) {
+std::vector<double> logits_of(const BenchData& data, int request, int row, int qo_head,
+                              Visible keys) {
   const Workload& w = data.workload();
-  const int dim = w.heads.head_dim, kv_head = qo_head / (w.heads.num_qo_heads / w.heads.num_kv_heads);
+  const int dim = w.heads.head_dim,
+            kv_head = qo_head / (w.heads.num_qo_heads / w.heads.num_kv_heads);
   std::vector<float> q(dim);
   for (int d = 0; d < dim; ++d) q[d] = bf16_to_float(data.q_row(request, row, qo_head)[d]);
   std::vector<double> logits;
@@ -43,7 +45,8 @@ std::vector<double> logits_of(const BenchData& data, int request, int row, int q
 
 std::vector<double> output_of(const BenchData& data, int request, int row, int qo_head) {
   const Workload& w = data.workload();
-  const int dim = w.heads.head_dim, kv_head = qo_head / (w.heads.num_qo_heads / w.heads.num_kv_heads);
+  const int dim = w.heads.head_dim,
+            kv_head = qo_head / (w.heads.num_qo_heads / w.heads.num_kv_heads);
   const Visible keys = visible(w, request, row);
   std::vector<double> o(dim, 0.0);
   const std::vector<double> logits = logits_of(data, request, row, qo_head, keys);
@@ -67,7 +70,8 @@ double row_error(const BenchData& data, int request, int row) {
   parallel_for(heads, [&](int head) {
     const std::vector<double> expected = output_of(data, request, row, head);
     for (int d = 0; d < dim; ++d) {
-      errors[head] = larger(errors[head], std::abs(bf16_to_float(found[std::size_t(head) * dim + d]) - expected[d]));
+      errors[head] = larger(
+          errors[head], std::abs(bf16_to_float(found[std::size_t(head) * dim + d]) - expected[d]));
     }
   });
   double worst = 0;

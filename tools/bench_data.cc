@@ -20,9 +20,10 @@ BenchData::BenchData(const Engine& engine, const Workload& workload) : w_(worklo
   block_on_device_.write(0, std::as_bytes(std::span(block_)));
   block_.insert(block_.end(), block_.begin(), block_.begin() + kLongestRow);
 
-  const std::size_t q_elements = std::size_t(w_.num_qo_rows()) * w_.heads.num_qo_heads * w_.heads.head_dim;
-  const std::size_t kv_elements =
-      std::size_t(num_pages_) * std::max(w_.page_size, 1) * w_.heads.num_kv_heads * w_.heads.head_dim;
+  const std::size_t q_elements =
+      std::size_t(w_.num_qo_rows()) * w_.heads.num_qo_heads * w_.heads.head_dim;
+  const std::size_t kv_elements = std::size_t(num_pages_) * std::max(w_.page_size, 1) *
+                                  w_.heads.num_kv_heads * w_.heads.head_dim;
   q_ = fill(engine, q_elements);
   for (int layer = 0; layer < w_.layers(); ++layer) {
     k_.push_back(fill(engine, kv_elements));
@@ -40,7 +41,8 @@ void BenchData::make_lengths() {
   for (std::size_t r = 0; r < w_.qo_lens.size(); ++r) {
     const std::int32_t kv_len = w_.kv_lens[r], page_size = w_.page_size;
     qo_indptr_.push_back(qo_indptr_.back() + w_.qo_lens[r]);
-    kv_indptr_.push_back(kv_indptr_.back() + (page_size ? (kv_len + page_size - 1) / page_size : kv_len));
+    kv_indptr_.push_back(kv_indptr_.back() +
+                         (page_size ? (kv_len + page_size - 1) / page_size : kv_len));
     if (page_size) last_page_len_.push_back(kv_len ? (kv_len - 1) % page_size + 1 : 0);
   }
   num_pages_ = kv_indptr_.back();
@@ -70,9 +72,11 @@ Batch BenchData::batch() const {
 }
 
 Tensors BenchData::tensors(int layer) const {
-  const std::int64_t rows = w_.num_qo_rows(), heads = w_.heads.num_kv_heads, dim = w_.heads.head_dim;
+  const std::int64_t rows = w_.num_qo_rows(), heads = w_.heads.num_kv_heads,
+                     dim = w_.heads.head_dim;
   const auto kv = [&](const Filled& filled) {
-    return w_.page_size ? tensor_of(filled.memory.data(), DType::bf16, {num_pages_, w_.page_size, heads, dim})
+    return w_.page_size ? tensor_of(filled.memory.data(), DType::bf16,
+                                    {num_pages_, w_.page_size, heads, dim})
                         : tensor_of(filled.memory.data(), DType::bf16, {num_pages_, heads, dim});
   };
   return {.q = tensor_of(q_.memory.data(), DType::bf16, {rows, w_.heads.num_qo_heads, dim}),
@@ -87,7 +91,8 @@ const std::uint16_t* BenchData::row_of(const Filled& filled, std::size_t element
 }
 
 const std::uint16_t* BenchData::q_row(int request, int row, int qo_head) const {
-  const std::size_t index = (std::size_t(qo_indptr_[request]) + row) * w_.heads.num_qo_heads + qo_head;
+  const std::size_t index =
+      (std::size_t(qo_indptr_[request]) + row) * w_.heads.num_qo_heads + qo_head;
   return row_of(q_, index * w_.heads.head_dim);
 }
 
@@ -108,7 +113,8 @@ const std::uint16_t* BenchData::v_row(int request, int kv_pos, int kv_head) cons
 
 std::vector<std::uint16_t> BenchData::read_output(int request, int row) const {
   std::vector<std::uint16_t> output(std::size_t(w_.heads.num_qo_heads) * w_.heads.head_dim);
-  o_.read((std::size_t(qo_indptr_[request]) + row) * output.size() * 2, std::as_writable_bytes(std::span(output)));
+  o_.read((std::size_t(qo_indptr_[request]) + row) * output.size() * 2,
+          std::as_writable_bytes(std::span(output)));
   return output;
 }
 

@@ -30,7 +30,8 @@ nlohmann::ordered_json json_or_null(std::optional<double> value, int digits) {
 std::map<std::string, PeerTime> read_best_peers(const std::string& path) {
   const nlohmann::json root = parse_json(read_text_file(path), path);
   if (!root.is_object() || !root.contains("rows") || !root.at("rows").is_array()) {
-    fail(ErrorKind::invalid_argument, "{} has no list \"rows\"; --beside takes what a run over the peers wrote.", path);
+    fail(ErrorKind::invalid_argument,
+         "{} has no list \"rows\"; --beside takes what a run over the peers wrote.", path);
   }
   std::map<std::string, PeerTime> best;
   for (const nlohmann::json& row : root.at("rows")) {
@@ -72,8 +73,9 @@ nlohmann::ordered_json bench_json(const std::string& device, const Ceilings& cei
 }
 
 std::string ceilings_line(const Ceilings& ceilings) {
-  const std::string read = ceilings.read_tbps ? fmt::format("{:.2f} TB/s", *ceilings.read_tbps)
-                                              : fmt::format("not measured ({})", ceilings.why_no_read);
+  const std::string read = ceilings.read_tbps
+                               ? fmt::format("{:.2f} TB/s", *ceilings.read_tbps)
+                               : fmt::format("not measured ({})", ceilings.why_no_read);
   const std::string matmul = ceilings.matmul_tflops
                                  ? fmt::format("{:.0f} TFLOP/s", *ceilings.matmul_tflops)
                                  : fmt::format("not measured ({})", ceilings.why_no_matmul);
@@ -81,17 +83,21 @@ std::string ceilings_line(const Ceilings& ceilings) {
 }
 
 std::string bench_head(bool beside) {
-  return fmt::format("{:<24}{:>10}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{}", "workload", "us", "TB/s", "TFLOP/s", "of read",
-                     "err", "plan us", "first s", beside ? "  of best peer" : "");
+  return fmt::format("{:<24}{:>10}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{}", "workload", "us", "TB/s",
+                     "TFLOP/s", "of read", "err", "plan us", "first s",
+                     beside ? "  of best peer" : "");
 }
 
-std::string bench_line(const BenchRow& row, const Ceilings& ceilings, bool beside, const PeerTime* best) {
+std::string bench_line(const BenchRow& row, const Ceilings& ceilings, bool beside,
+                       const PeerTime* best) {
   if (!row.not_run.empty()) return fmt::format("{:<24}not run: {}", row.workload, row.not_run);
   const auto share = of_read(row, ceilings);
-  std::string line = fmt::format("{:<24}{:>10.2f}{:>8.2f}{:>9.1f}{:>9}{:>9.1e}{:>9.1f}{:>9.2f}", row.workload, row.us,
-                                 row.tbps, row.tflops, share ? fmt::format("{:.2f}", *share) : "-", row.err,
-                                 row.plan_us, row.first_s);
-  if (beside && best) line += fmt::format("  {:.2f}x {} ({:.1f} us)", best->us / row.us, best->peer, best->us);
+  std::string line =
+      fmt::format("{:<24}{:>10.2f}{:>8.2f}{:>9.1f}{:>9}{:>9.1e}{:>9.1f}{:>9.2f}", row.workload,
+                  row.us, row.tbps, row.tflops, share ? fmt::format("{:.2f}", *share) : "-",
+                  row.err, row.plan_us, row.first_s);
+  if (beside && best)
+    line += fmt::format("  {:.2f}x {} ({:.1f} us)", best->us / row.us, best->peer, best->us);
   if (beside && !best) line += "  -";
   return line;
 }

@@ -1,5 +1,5 @@
-// What `bench` found, as a table, as JSON in the form in which the peers are measured too, and beside
-// the peers' figures.
+// What `bench` found, as a table, as JSON in the form in which the peers are measured too, and
+// beside the peers' figures.
 #pragma once
 
 #include <map>
@@ -22,9 +22,9 @@ struct BenchRow {
   std::string not_run;  // why; the rest is then empty
   double us = 0;        // one run(), median
   double tbps = 0, tflops = 0;
-  double err = 0;       // largest error on the sampled rows
-  double plan_us = 0;   // host time of one plan()
-  double first_s = 0;   // making the Attention: compiling, or finding in the cache
+  double err = 0;      // largest error on the sampled rows
+  double plan_us = 0;  // host time of one plan()
+  double first_s = 0;  // making the Attention: compiling, or finding in the cache
 };
 
 struct PeerTime {
@@ -42,6 +42,7 @@ std::string ceilings_line(const Ceilings& ceilings);
 // The table's head, and one line of it; `best` may be null, `beside` says whether there is such a
 // column at all.
 std::string bench_head(bool beside);
-std::string bench_line(const BenchRow& row, const Ceilings& ceilings, bool beside, const PeerTime* best);
+std::string bench_line(const BenchRow& row, const Ceilings& ceilings, bool beside,
+                       const PeerTime* best);
 
 }  // namespace heddle::tools

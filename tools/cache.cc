@@ -20,7 +20,8 @@ namespace {
 
 int directory() {
   const KernelCache cache;
-  if (cache.directory().empty()) fail(ErrorKind::io, "Nothing is cached on disk here: {}", cache.why_no_disk());
+  if (cache.directory().empty())
+    fail(ErrorKind::io, "Nothing is cached on disk here: {}", cache.why_no_disk());
   fmt::print("{}\n", cache.directory());
   return 0;
 }
@@ -32,10 +33,16 @@ int list(const std::string& json) {
     const std::time_t used_at = std::time_t(entry.used_at);
     char day[32] = "";
     std::strftime(day, sizeof day, "%Y-%m-%d", std::localtime(&used_at));
-    fmt::print("{}  {:<8} {:>9} bytes  {:>7.0f} ms  {:>3} registers  used {}  {}\n", entry.key.substr(0, 16), entry.arch,
-               entry.bytes, entry.compile_ms, entry.registers, day, entry.name);
-    figures.push_back({{"key", entry.key}, {"kernel", entry.name}, {"arch", entry.arch}, {"bytes", entry.bytes},
-                       {"ms", entry.compile_ms}, {"registers", entry.registers}, {"used_at", entry.used_at}});
+    fmt::print("{}  {:<8} {:>9} bytes  {:>7.0f} ms  {:>3} registers  used {}  {}\n",
+               entry.key.substr(0, 16), entry.arch, entry.bytes, entry.compile_ms, entry.registers,
+               day, entry.name);
+    figures.push_back({{"key", entry.key},
+                       {"kernel", entry.name},
+                       {"arch", entry.arch},
+                       {"bytes", entry.bytes},
+                       {"ms", entry.compile_ms},
+                       {"registers", entry.registers},
+                       {"used_at", entry.used_at}});
     bytes += entry.bytes;
   }
   fmt::print("{} kernels, {:.1f} MB\n", figures.size(), double(bytes) / 1e6);
@@ -64,37 +71,43 @@ AttentionConfig read_config(Engine& engine, const nlohmann::json& entry, const s
     config.constants = entry.value("constants", ParamValues());
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorKind::invalid_argument,
-         "{} is not a configuration ({}); one is written {{\"variant\": \"softmax\", \"heads\": [32, 8, 128], "
-         "\"dtype\": \"bf16\", \"page\": 16, \"max_qo_len\": 0}}.", where, error.what());
+         "{} is not a configuration ({}); one is written {{\"variant\": \"softmax\", \"heads\": "
+         "[32, 8, 128], "
+         "\"dtype\": \"bf16\", \"page\": 16, \"max_qo_len\": 0}}.",
+         where, error.what());
   }
   return config;
 }
 
-void print_warmed(const AttentionConfig& config, std::string_view kernel, std::string_view arch, std::string_view origin,
-                  double ms) {
-  fmt::print("{} {},{},{} {} for {}: {} ({:.0f} ms)\n", config.variant, config.num_qo_heads, config.num_kv_heads,
-             config.head_dim, kernel, arch, origin, ms);
+void print_warmed(const AttentionConfig& config, std::string_view kernel, std::string_view arch,
+                  std::string_view origin, double ms) {
+  fmt::print("{} {},{},{} {} for {}: {} ({:.0f} ms)\n", config.variant, config.num_qo_heads,
+             config.num_kv_heads, config.head_dim, kernel, arch, origin, ms);
 }
 
 // Kernels for GPUs that need not be here, as when an image is built.
-void warm_for(KernelCache& cache, const Engine& engine, const AttentionConfig& config, const std::string& arch,
-              Progress& progress) {
+void warm_for(KernelCache& cache, const Engine& engine, const AttentionConfig& config,
+              const std::string& arch, Progress& progress) {
   NvrtcCompiler compiler;
   for (const KernelJob& job : kernel_jobs(engine, config, arch)) {
     const KernelCache::Result result = cache.get(compiler, job.request());
     progress.clear();
-    print_warmed(config, name_of(job.pipeline), arch, name_of(result.origin), result.artifact->compile_ms);
+    print_warmed(config, name_of(job.pipeline), arch, name_of(result.origin),
+                 result.artifact->compile_ms);
   }
 }
 
-int warm(const std::string& file, const std::string& device, const std::vector<std::string>& archs) {
+int warm(const std::string& file, const std::string& device,
+         const std::vector<std::string>& archs) {
   const nlohmann::json root = parse_json(read_text_file(file), file);
-  if (!root.is_array()) fail(ErrorKind::invalid_argument, "{} is not a list of configurations.", file);
+  if (!root.is_array())
+    fail(ErrorKind::invalid_argument, "{} is not a list of configurations.", file);
   Engine engine({.device = archs.empty() ? parse_device(device) : DeviceKind::cpu});
   KernelCache cache;
   Progress progress(int(root.size()));
   for (std::size_t i = 0; i < root.size(); ++i) {
-    const AttentionConfig config = read_config(engine, root[i], fmt::format("Entry {} of {}", i, file));
+    const AttentionConfig config =
+        read_config(engine, root[i], fmt::format("Entry {} of {}", i, file));
     progress.step(config.variant);
     if (archs.empty()) {
       const Attention attention = engine.attention(config);
@@ -115,7 +128,8 @@ int cache(const Arguments& arguments) {
   std::vector<std::string> archs;
   Options options("cache", "Shows, fills or clears the cache of compiled kernels.");
   options.text(action, "action", "dir, list, warm FILE or clear");
-  options.text(file, "file", "warm: JSON list of {variant, heads, dtype, page, max_qo_len, constants}");
+  options.text(file, "file",
+               "warm: JSON list of {variant, heads, dtype, page, max_qo_len, constants}");
   options.text(json, "--json", "list: write the entries to this file");
   options.text(device, "--device", "warm: auto, cuda or cpu");
   options.texts(archs, "--arch", "warm: for these architectures instead, without a GPU");
@@ -124,9 +138,12 @@ int cache(const Arguments& arguments) {
   if (action == "list" || action.empty()) return list(json);
   if (action == "clear") return clear();
   if (action != "warm") {
-    fail(ErrorKind::invalid_argument, "heddle cache cannot `{}`; it can dir, list, warm FILE and clear.", action);
+    fail(ErrorKind::invalid_argument,
+         "heddle cache cannot `{}`; it can dir, list, warm FILE and clear.", action);
   }
-  if (file.empty()) fail(ErrorKind::invalid_argument, "heddle cache warm needs a file with a list of configurations.");
+  if (file.empty())
+    fail(ErrorKind::invalid_argument,
+         "heddle cache warm needs a file with a list of configurations.");
   return warm(file, device, archs);
 }
 

@@ -22,7 +22,8 @@ DeviceBuffer random_buffer(std::size_t bytes) {
   DeviceBuffer buffer(bytes);
   const std::size_t step = block.size() * 2;
   for (std::size_t at = 0; at < bytes; at += step) {
-    copy_to_device(static_cast<std::byte*>(buffer.data()) + at, block.data(), std::min(step, bytes - at));
+    copy_to_device(static_cast<std::byte*>(buffer.data()) + at, block.data(),
+                   std::min(step, bytes - at));
   }
   return buffer;
 }
@@ -46,15 +47,20 @@ double best_read_tbps(const DeviceInfo& device) {
   double best = 0;
   for (const bool apart : {false, true}) {
     const std::string entry = apart ? "read_apart" : "read_together";
-    const Artifact image = compiler.compile(
-        {.name = "the read ceiling", .unit = unit, .unit_path = "tools/read_ceiling.cu", .arch = device.arch, .entry = entry});
+    const Artifact image = compiler.compile({.name = "the read ceiling",
+                                             .unit = unit,
+                                             .unit_path = "tools/read_ceiling.cu",
+                                             .arch = device.arch,
+                                             .entry = entry});
     const Module module(image.image);
     const Kernel kernel = module.kernel(entry);
     for (const unsigned threads : {256u, 512u, 1024u}) {
       for (const unsigned per_sm : {1u, 2u, 4u, 8u}) {
         if (threads * per_sm > 2048) continue;
         const unsigned ctas = unsigned(device.num_sms) * per_sm;
-        const auto launch = [&](Stream stream) { kernel.launch({ctas}, {threads}, 0, stream, arguments); };
+        const auto launch = [&](Stream stream) {
+          kernel.launch({ctas}, {threads}, 0, stream, arguments);
+        };
         const double us = graph_us({launch, launch}, 5);
         best = std::max(best, bytes_read(apart, count, ctas, threads) / us / 1e6);
       }

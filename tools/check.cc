@@ -22,8 +22,8 @@ struct Rows {
   std::vector<double> q, k, v;
 };
 
-Rows gather(const AttentionConfig& config, const KvCache& cache, int layer, const QuerySide& query, int request,
-            int qo_begin, int qo_len) {
+Rows gather(const AttentionConfig& config, const KvCache& cache, int layer, const QuerySide& query,
+            int request, int qo_begin, int qo_len) {
   Rows rows;
   const std::int64_t row_elements = std::int64_t(config.num_qo_heads) * config.head_dim;
   for (std::int64_t i = qo_begin * row_elements; i < (qo_begin + qo_len) * row_elements; ++i) {
@@ -56,7 +56,8 @@ StepCheck check_request(const Engine& engine, const Attention& attention, const 
   const bool has_lse = attention.variant().use_softmax;
   for (std::size_t i = 0; has_lse && i < exact.lse.size(); ++i) {
     if (found.lse[i] == exact.lse[i]) continue;  // both -inf
-    const double error = std::abs(found.lse[i] - exact.lse[i]) / std::max(1.0, std::abs(exact.lse[i]));
+    const double error =
+        std::abs(found.lse[i] - exact.lse[i]) / std::max(1.0, std::abs(exact.lse[i]));
     check.max_lse_error = larger(check.max_lse_error, error);
   }
   input.rounding = config.q_dtype;
@@ -71,8 +72,11 @@ StepCheck check_request(const Engine& engine, const Attention& attention, const 
 
 std::string StepCheck::problem() const {
   if (!rest_untouched) return "something was written behind the batch's rows.";
-  if (!(max_error <= tolerance)) return fmt::format("wrong: the error {:.3g} is above {:.3g}.", max_error, tolerance);
-  if (!lse_right) return fmt::format("wrong: the error of lse, {:.3g}, is above {:.3g}.", max_lse_error, kLseAllowed);
+  if (!(max_error <= tolerance))
+    return fmt::format("wrong: the error {:.3g} is above {:.3g}.", max_error, tolerance);
+  if (!lse_right)
+    return fmt::format("wrong: the error of lse, {:.3g}, is above {:.3g}.", max_lse_error,
+                       kLseAllowed);
   return "";
 }
 
@@ -85,23 +89,35 @@ StepCheck worse(const StepCheck& a, const StepCheck& b) {
 }
 
 StepCheck check_step(const Engine& engine, const Attention& attention, const ParamValues& params,
-                     const KvCache& cache, int layer, const StepBatch& batch, const QuerySide& query) {
+                     const KvCache& cache, int layer, const StepBatch& batch,
+                     const QuerySide& query) {
   const AttentionConfig& config = attention.config();
   ParamValues all_params = config.constants;
   for (const auto& [name, value] : params) all_params[name] = value;
-  const std::vector<double> o = query.read_o(batch.num_qo_rows()), lse = query.read_lse(batch.num_qo_rows());
+  const std::vector<double> o = query.read_o(batch.num_qo_rows()),
+                            lse = query.read_lse(batch.num_qo_rows());
   StepCheck total;
   std::mutex mutex;
   parallel_for(int(batch.requests.size()), [&](int r) {
     const StepRequest& request = batch.requests[r];
-    const std::size_t begin = batch.qo_indptr[r], rows_of_q = request.qo_len, heads = config.num_qo_heads;
-    const Rows rows = gather(config, cache, layer, query, request.request, int(begin), request.qo_len);
-    const ReferenceInput input{.num_qo_heads = config.num_qo_heads, .num_kv_heads = config.num_kv_heads,
-                               .head_dim = config.head_dim, .request = r, .qo_begin = int(begin),
-                               .qo_len = request.qo_len, .kv_len = cache.kv_len(request.request),
-                               .sm_scale = config.sm_scale, .q = rows.q, .k = rows.k, .v = rows.v};
-    const Found found{std::span(o).subspan(begin * heads * config.head_dim, rows_of_q * heads * config.head_dim),
-                      std::span(lse).subspan(begin * heads, rows_of_q * heads)};
+    const std::size_t begin = batch.qo_indptr[r], rows_of_q = request.qo_len,
+                      heads = config.num_qo_heads;
+    const Rows rows =
+        gather(config, cache, layer, query, request.request, int(begin), request.qo_len);
+    const ReferenceInput input{.num_qo_heads = config.num_qo_heads,
+                               .num_kv_heads = config.num_kv_heads,
+                               .head_dim = config.head_dim,
+                               .request = r,
+                               .qo_begin = int(begin),
+                               .qo_len = request.qo_len,
+                               .kv_len = cache.kv_len(request.request),
+                               .sm_scale = config.sm_scale,
+                               .q = rows.q,
+                               .k = rows.k,
+                               .v = rows.v};
+    const Found found{
+        std::span(o).subspan(begin * heads * config.head_dim, rows_of_q * heads * config.head_dim),
+        std::span(lse).subspan(begin * heads, rows_of_q * heads)};
     const StepCheck check = check_request(engine, attention, all_params, input, found);
     const std::lock_guard lock(mutex);
     total = worse(total, check);

@@ -9,8 +9,8 @@
 namespace heddle::tools {
 
 struct StepCheck {
-  double max_error = 0;      // of o
-  double tolerance = 0;      // twice the error of a plain computation that rounds where a kernel must
+  double max_error = 0;  // of o
+  double tolerance = 0;  // twice the error of a plain computation that rounds where a kernel must
   double max_lse_error = 0;  // relative above 1
   bool lse_right = true;
   bool rest_untouched = true;  // nothing was written behind the batch's rows
@@ -22,6 +22,7 @@ struct StepCheck {
 StepCheck worse(const StepCheck& a, const StepCheck& b);
 
 StepCheck check_step(const Engine& engine, const Attention& attention, const ParamValues& params,
-                     const KvCache& cache, int layer, const StepBatch& batch, const QuerySide& query);
+                     const KvCache& cache, int layer, const StepBatch& batch,
+                     const QuerySide& query);
 
 }  // namespace heddle::tools

@@ -16,24 +16,27 @@ namespace heddle::tools {
 namespace {
 
 int show(const std::vector<KernelJob>& jobs) {
-  for (const KernelJob& job : jobs) fmt::print("// ---- {} for {}: {}\n{}\n", job.name, job.arch, job.unit.path, job.unit.text);
+  for (const KernelJob& job : jobs)
+    fmt::print("// ---- {} for {}: {}\n{}\n", job.name, job.arch, job.unit.path, job.unit.text);
   return 0;
 }
 
-int compile_all(const std::vector<KernelJob>& jobs, const std::string& variant, const std::string& json) {
+int compile_all(const std::vector<KernelJob>& jobs, const std::string& variant,
+                const std::string& json) {
   NvrtcCompiler compiler;
   Progress progress(int(jobs.size()));
   nlohmann::ordered_json figures = nlohmann::ordered_json::array();
-  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}{:>13}\n", variant, compiler.version() / 1000,
-             compiler.version() % 1000 / 10, "kernel", "arch", "ms", "registers", "shared bytes", "spill bytes",
-             "image bytes");
+  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}{:>13}\n", variant,
+             compiler.version() / 1000, compiler.version() % 1000 / 10, "kernel", "arch", "ms",
+             "registers", "shared bytes", "spill bytes", "image bytes");
   for (const KernelJob& job : jobs) {
     progress.step(fmt::format("{} for {}", job.name, job.arch));
     const Artifact artifact = compiler.compile(job.request());
     progress.clear();
     const int shared_bytes = artifact.shared_bytes + job.tile.smem_bytes;
-    fmt::print("{:<8}{:<10}{:>8.0f}{:>11}{:>15}{:>13}{:>13}\n", name_of(job.pipeline), job.arch, artifact.compile_ms,
-               artifact.registers, shared_bytes, artifact.spill_bytes, artifact.image.size());
+    fmt::print("{:<8}{:<10}{:>8.0f}{:>11}{:>15}{:>13}{:>13}\n", name_of(job.pipeline), job.arch,
+               artifact.compile_ms, artifact.registers, shared_bytes, artifact.spill_bytes,
+               artifact.image.size());
     figures.push_back({{"kernel", name_of(job.pipeline)},
                        {"arch", job.arch},
                        {"ms", artifact.compile_ms},

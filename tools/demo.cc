@@ -26,7 +26,8 @@ namespace {
 
 constexpr int kLayers = 4, kNumPages = 160, kMaxRows = 192;
 constexpr Heads kHeads{8, 2, 64};
-constexpr KvShape kShape{.num_kv_heads = kHeads.num_kv_heads, .head_dim = kHeads.head_dim, .page_size = 16};
+constexpr KvShape kShape{
+    .num_kv_heads = kHeads.num_kv_heads, .head_dim = kHeads.head_dim, .page_size = 16};
 
 // What happens before a step: requests that end, requests that come with a prompt. All others
 // decode one token.
@@ -54,7 +55,8 @@ const std::vector<Event>& story() {
 }
 
 std::string write_variant_file() {
-  const auto path = std::filesystem::temp_directory_path() / fmt::format("heddle_demo_{}.json", getpid());
+  const auto path =
+      std::filesystem::temp_directory_path() / fmt::format("heddle_demo_{}.json", getpid());
   write_text_file(path.string(), embedded_text("tools/demo_variant.json"));
   return path.string();
 }
@@ -63,8 +65,10 @@ std::string write_variant_file() {
 class Demo {
  public:
   explicit Demo(Engine& engine)
-      : engine_(engine), on_gpu_(engine.device().kind == DeviceKind::cuda),
-        cache_(engine, kShape, kLayers, kNumPages, 1), indices_(engine, kNumPages * sizeof(std::int32_t)) {
+      : engine_(engine),
+        on_gpu_(engine.device().kind == DeviceKind::cuda),
+        cache_(engine, kShape, kLayers, kNumPages, 1),
+        indices_(engine, kNumPages * sizeof(std::int32_t)) {
     const std::string file = write_variant_file();
     engine.register_variant_file(file);
     const auto begin = std::chrono::steady_clock::now();
@@ -77,10 +81,13 @@ class Demo {
                                    .page_size = kShape.page_size});
     progress.clear();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    workspace_ = attention_.workspace({.max_requests = 8, .max_qo_rows = kMaxRows,
-                                       .max_kv_tokens = std::int64_t{kNumPages} * kShape.page_size});
+    workspace_ =
+        attention_.workspace({.max_requests = 8,
+                              .max_qo_rows = kMaxRows,
+                              .max_kv_tokens = std::int64_t{kNumPages} * kShape.page_size});
     for (int layer = 0; layer < kLayers; ++layer) {
-      query_.emplace_back(engine, kMaxRows, kHeads.num_qo_heads, kHeads.head_dim, kShape.dtype, 100 + layer);
+      query_.emplace_back(engine, kMaxRows, kHeads.num_qo_heads, kHeads.head_dim, kShape.dtype,
+                          100 + layer);
     }
     if (on_gpu_) stream_ = StreamHandle::create();
     print_set_up(file, seconds.count());
@@ -106,7 +113,8 @@ class Demo {
   StepCheck check(const StepBatch& batch) const {
     StepCheck worst;
     for (int layer = 0; layer < kLayers; ++layer) {
-      worst = worse(worst, check_step(engine_, attention_, params(), cache_, layer, batch, query_[layer]));
+      worst = worse(worst,
+                    check_step(engine_, attention_, params(), cache_, layer, batch, query_[layer]));
     }
     return worst;
   }
@@ -120,26 +128,34 @@ class Demo {
 
   void print_set_up(const std::string& file, double seconds) const {
     const DeviceInfo& device = engine_.device();
-    fmt::print("device     {}{}\n", device.name, on_gpu_ ? fmt::format(" ({})", device.arch)
-                                                         : fmt::format(": {}", device.why_cpu));
+    fmt::print("device     {}{}\n", device.name,
+               on_gpu_ ? fmt::format(" ({})", device.arch) : fmt::format(": {}", device.why_cpu));
     fmt::print("variant    {} from {}\n", attention_.variant().name, file);
-    fmt::print("attention  {} query heads, {} KV heads, head_dim {}, page_size {}, bf16; made in {:.3f} s\n",
-               kHeads.num_qo_heads, kHeads.num_kv_heads, kHeads.head_dim, kShape.page_size, seconds);
+    fmt::print(
+        "attention  {} query heads, {} KV heads, head_dim {}, page_size {}, bf16; made in {:.3f} "
+        "s\n",
+        kHeads.num_qo_heads, kHeads.num_kv_heads, kHeads.head_dim, kShape.page_size, seconds);
     for (const KernelInfo& kernel : attention_.kernels()) {
       fmt::print("kernel     {} for {}: {}{}\n", kernel.kernel, kernel.arch, kernel.origin,
-                 kernel.registers ? fmt::format(", {} registers, {} bytes shared, {} bytes spilled", kernel.registers,
-                                                kernel.shared_bytes, kernel.spill_bytes)
-                                  : "");
+                 kernel.registers
+                     ? fmt::format(", {} registers, {} bytes shared, {} bytes spilled",
+                                   kernel.registers, kernel.shared_bytes, kernel.spill_bytes)
+                     : "");
     }
     fmt::print("workspace  {} bytes at one address\n", workspace_.bytes());
-    fmt::print("replay     {}\n\n", on_gpu_ ? "one CUDA graph, captured at the first step, launched in every step"
-                                           : "no graph on the CPU device: every step calls run() in each layer");
+    fmt::print("replay     {}\n\n",
+               on_gpu_ ? "one CUDA graph, captured at the first step, launched in every step"
+                       : "no graph on the CPU device: every step calls run() in each layer");
   }
 
   void run_layers() {
     for (int layer = 0; layer < kLayers; ++layer) {
-      const Tensors tensors{.q = query_[layer].q(), .k = cache_.k(layer), .v = cache_.v(layer),
-                            .o = query_[layer].o(), .lse = query_[layer].lse(), .layout = kShape.layout,
+      const Tensors tensors{.q = query_[layer].q(),
+                            .k = cache_.k(layer),
+                            .v = cache_.v(layer),
+                            .o = query_[layer].o(),
+                            .lse = query_[layer].lse(),
+                            .layout = kShape.layout,
                             .kv_indices = static_cast<const std::int32_t*>(indices_.data())};
       attention_.run(workspace_, tensors, params(), stream_.get());
     }
@@ -158,7 +174,8 @@ class Demo {
 };
 
 // Applies an event; afterwards the cache holds the keys of this step's rows too.
-std::vector<StepRequest> next_requests(KvCache& cache, std::vector<int>& active, const Event& event) {
+std::vector<StepRequest> next_requests(KvCache& cache, std::vector<int>& active,
+                                       const Event& event) {
   for (const int request : event.ends) {
     cache.release(request);
     std::erase(active, request);
@@ -177,15 +194,17 @@ std::vector<StepRequest> next_requests(KvCache& cache, std::vector<int>& active,
 
 int demo(const Arguments& arguments) {
   std::string device = "auto", json;
-  Options options("demo", "Registers a variant, plans and runs a batch that grows and shrinks, checks every step.");
+  Options options(
+      "demo",
+      "Registers a variant, plans and runs a batch that grows and shrinks, checks every step.");
   options.text(device, "--device", "auto, cuda or cpu");
   options.text(json, "--json", "write the figures to this file");
   if (!options.parse(arguments)) return 0;
 
   Engine engine({.device = parse_device(device)});
   Demo demo(engine);
-  fmt::print("{:>4}  {:<26}{:>9}{:>6}{:>7}{:>7}{:>11}{:>11}  {}\n", "step", "what happens", "requests", "rows", "keys",
-             "items", "max error", "tolerance", "check");
+  fmt::print("{:>4}  {:<26}{:>9}{:>6}{:>7}{:>7}{:>11}{:>11}  {}\n", "step", "what happens",
+             "requests", "rows", "keys", "items", "max error", "tolerance", "check");
   std::vector<int> active;
   bool all_right = true;
   nlohmann::ordered_json figures = nlohmann::ordered_json::array();
@@ -195,16 +214,20 @@ int demo(const Arguments& arguments) {
     const StepCheck check = demo.check(batch);
     all_right = all_right && check.ok();
     const int items = demo.summary().items[0] + demo.summary().items[1];
-    fmt::print("{:>4}  {:<26}{:>9}{:>6}{:>7}{:>7}{:>11.2e}{:>11.2e}  {}\n", i + 1, story()[i].what, batch.requests.size(),
-               batch.num_qo_rows(), batch.num_kv_tokens(demo.cache()), items, check.max_error, check.tolerance,
-               check.ok() ? "right" : check.problem());
+    fmt::print("{:>4}  {:<26}{:>9}{:>6}{:>7}{:>7}{:>11.2e}{:>11.2e}  {}\n", i + 1, story()[i].what,
+               batch.requests.size(), batch.num_qo_rows(), batch.num_kv_tokens(demo.cache()), items,
+               check.max_error, check.tolerance, check.ok() ? "right" : check.problem());
     std::fflush(stdout);
-    figures.push_back({{"requests", batch.requests.size()}, {"max_error", check.max_error},
-                       {"tolerance", check.tolerance}, {"ok", check.ok()}});
+    figures.push_back({{"requests", batch.requests.size()},
+                       {"max_error", check.max_error},
+                       {"tolerance", check.tolerance},
+                       {"ok", check.ok()}});
   }
   fmt::print("\n{} steps x {} layers, {}\n", story().size(), kLayers,
-             all_right ? "every output within the tolerance of the double-precision reference" : "with wrong results");
-  if (engine.device().kind == DeviceKind::cuda) fmt::print("the one graph has {} nodes\n", demo.num_graph_nodes());
+             all_right ? "every output within the tolerance of the double-precision reference"
+                       : "with wrong results");
+  if (engine.device().kind == DeviceKind::cuda)
+    fmt::print("the one graph has {} nodes\n", demo.num_graph_nodes());
   write_json(json, {{"ok", all_right}, {"device", engine.device().name}, {"steps", figures}});
   return all_right ? 0 : 1;
 }

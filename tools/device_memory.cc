@@ -12,7 +12,8 @@ struct DeviceMemory::State {
   std::unique_ptr<std::byte[], void (*)(std::byte*)> host{nullptr, nullptr};
 };
 
-DeviceMemory::DeviceMemory(const Engine& engine, std::size_t bytes) : state_(std::make_shared<State>()), bytes_(bytes) {
+DeviceMemory::DeviceMemory(const Engine& engine, std::size_t bytes)
+    : state_(std::make_shared<State>()), bytes_(bytes) {
   if (engine.device().kind == DeviceKind::cuda) {
     state_->device = DeviceBuffer(bytes);
     return;
@@ -47,8 +48,8 @@ void DeviceMemory::read(std::size_t offset, std::span<std::byte> target) const {
   }
 }
 
-void DeviceMemory::copy_from(const DeviceMemory& source, std::size_t source_offset, std::size_t offset,
-                             std::size_t bytes) {
+void DeviceMemory::copy_from(const DeviceMemory& source, std::size_t source_offset,
+                             std::size_t offset, std::size_t bytes) {
   const std::byte* from = static_cast<const std::byte*>(source.data()) + source_offset;
   std::byte* to = static_cast<std::byte*>(data()) + offset;
   if (state_->host) {

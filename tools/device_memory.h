@@ -21,7 +21,8 @@ class DeviceMemory {
   // These wait until the bytes have arrived.
   void write(std::size_t offset, std::span<const std::byte> source);
   void read(std::size_t offset, std::span<std::byte> target) const;
-  void copy_from(const DeviceMemory& source, std::size_t source_offset, std::size_t offset, std::size_t bytes);
+  void copy_from(const DeviceMemory& source, std::size_t source_offset, std::size_t offset,
+                 std::size_t bytes);
 
  private:
   struct State;

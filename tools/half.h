@@ -12,7 +12,9 @@ namespace heddle::tools {
 
 inline constexpr std::uint16_t kHalfNan = 0x7fff;  // a NaN in both types
 
-inline float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
+inline float bf16_to_float(std::uint16_t bits) {
+  return std::bit_cast<float>(std::uint32_t(bits) << 16);
+}
 
 inline std::uint16_t float_to_bf16(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
@@ -25,7 +27,8 @@ inline float f16_to_float(std::uint16_t bits) {
   const int fraction = bits & 1023;
   float size = 0;
   if (exponent == 31) {
-    size = fraction ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+    size =
+        fraction ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
   } else if (exponent == 0) {
     size = std::ldexp(float(fraction), -24);
   } else {

@@ -26,7 +26,8 @@ struct Verb {
 
 const std::vector<Verb>& verbs() {
   static const std::vector<Verb> table = {
-      {"demo", "register a variant, plan and run a growing batch, replay one graph, check it all", demo},
+      {"demo", "register a variant, plan and run a growing batch, replay one graph, check it all",
+       demo},
       {"verify", "run one configuration against the double-precision reference", verify},
       {"variants", "list the variants, show one, or check a spec file", variants},
       {"compile", "compile a variant's kernels for a GPU architecture, without a GPU", compile},
@@ -57,14 +58,16 @@ int run(const Arguments& words) {
     if (verb.name == words[0]) return verb.run({words.begin() + 1, words.end()});
     names.push_back(verb.name);
   }
-  fail(ErrorKind::invalid_argument, "`{}` is not a verb of heddle; did you mean `{}`? The verbs are {}.",
-       words[0], nearest(words[0], names), comma_list(names));
+  fail(ErrorKind::invalid_argument,
+       "`{}` is not a verb of heddle; did you mean `{}`? The verbs are {}.", words[0],
+       nearest(words[0], names), comma_list(names));
 }
 
 // NVRTC as set-up fetched it for this build, unless the user names another.
 void point_at_fetched_nvrtc() {
   const std::string folder = HEDDLE_NVRTC_DIR;
-  if (!folder.empty() && std::filesystem::exists(folder)) setenv("HEDDLE_NVRTC_PATH", folder.c_str(), 0);
+  if (!folder.empty() && std::filesystem::exists(folder))
+    setenv("HEDDLE_NVRTC_PATH", folder.c_str(), 0);
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& file) {
 }
 
 std::string read_text_file(const std::string& path) {
-  if (std::filesystem::is_directory(path)) fail(ErrorKind::io, "{} is a folder; give a file.", path);
+  if (std::filesystem::is_directory(path))
+    fail(ErrorKind::io, "{} is a folder; give a file.", path);
   std::ifstream stream(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
   if (!stream) fail(ErrorKind::io, "The file {} cannot be read: {}.", path, std::strerror(errno));
@@ -44,7 +45,8 @@ void write_text_file(const std::string& path, std::string_view text) {
   std::ofstream stream(path, std::ios::binary);
   stream << text;
   stream.close();
-  if (!stream) fail(ErrorKind::io, "The file {} cannot be written: {}.", path, std::strerror(errno));
+  if (!stream)
+    fail(ErrorKind::io, "The file {} cannot be written: {}.", path, std::strerror(errno));
 }
 
 }  // namespace heddle::tools

@@ -28,14 +28,21 @@ CompileRequest KernelJob::request() const {
           .entry = unit.entry};
 }
 
-std::vector<KernelJob> kernel_jobs(const Engine& engine, const AttentionConfig& config, const std::string& arch) {
+std::vector<KernelJob> kernel_jobs(const Engine& engine, const AttentionConfig& config,
+                                   const std::string& arch) {
+  if (config.head_dim % 16 != 0 || config.head_dim > 256) {
+    fail(ErrorKind::unsupported,
+         "head_dim {} is not supported; it must be a multiple of 16 up to 256.", config.head_dim);
+  }
   const Variant& variant = engine.variants().at(config.variant);
   const std::vector<double> values = variant.resolve(config.constants);
   const DeviceLimits limits = limits_of(arch);
   std::vector<KernelJob> jobs;
   for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) {
     if (!is_in_launch_set(config, pipeline)) continue;
-    KernelJob job{.name = fmt::format("{} of {}", name_of(pipeline), variant.name), .pipeline = pipeline, .arch = arch};
+    KernelJob job{.name = fmt::format("{} of {}", name_of(pipeline), variant.name),
+                  .pipeline = pipeline,
+                  .arch = arch};
     job.tile = choose_tile(pipeline, config.head_dim, limits);
     job.unit = render_gpu_unit(pipeline, variant, values, config, job.tile);
     jobs.push_back(std::move(job));

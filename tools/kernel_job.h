@@ -23,6 +23,7 @@ struct KernelJob {
 
 // The launch set of `config` for an architecture: the very units that an Engine on such a GPU asks
 // its cache for. Error where the architecture is unknown.
-std::vector<KernelJob> kernel_jobs(const Engine& engine, const AttentionConfig& config, const std::string& arch);
+std::vector<KernelJob> kernel_jobs(const Engine& engine, const AttentionConfig& config,
+                                   const std::string& arch);
 
 }  // namespace heddle::tools

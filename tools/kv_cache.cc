@@ -6,18 +6,25 @@
 
 namespace heddle::tools {
 
-KvCache::KvCache(const Engine& engine, const KvShape& shape, int num_layers, int num_pages, std::uint64_t seed)
-    : shape_(shape), num_pages_(num_pages), values_(shape.dtype, seed), k_(num_layers), v_(num_layers) {
+KvCache::KvCache(const Engine& engine, const KvShape& shape, int num_layers, int num_pages,
+                 std::uint64_t seed)
+    : shape_(shape),
+      num_pages_(num_pages),
+      values_(shape.dtype, seed),
+      k_(num_layers),
+      v_(num_layers) {
   const std::size_t elements = std::size_t(num_pages) * page_elements();
   for (std::vector<Pool>* pools : {&k_, &v_}) {
     for (Pool& pool : *pools) {
       pool.host.assign(elements, kHalfNan);
-      pool.device = DeviceMemory(engine, std::max<std::size_t>(elements, 8) * sizeof(std::uint16_t));
+      pool.device =
+          DeviceMemory(engine, std::max<std::size_t>(elements, 8) * sizeof(std::uint16_t));
     }
   }
   for (int page = num_pages - 1; page >= 0; --page) free_.push_back(page);
   Random random(seed + 1);
-  for (int i = num_pages - 1; shape.page_size > 0 && i > 0; --i) std::swap(free_[i], free_[random.below(i + 1)]);
+  for (int i = num_pages - 1; shape.page_size > 0 && i > 0; --i)
+    std::swap(free_[i], free_[random.below(i + 1)]);
   dirty_.assign(num_pages, 1);
 }
 
@@ -30,8 +37,8 @@ void KvCache::append(int request, int tokens) {
   for (int i = 0; i < tokens; ++i) {
     if (r.kv_len == int(r.pages.size()) * rows_per_page()) {
       if (free_.empty()) {
-        fail(ErrorKind::invalid_argument, "The KV cache of {} pages is full; request {} needs another.", num_pages_,
-             request);
+        fail(ErrorKind::invalid_argument,
+             "The KV cache of {} pages is full; request {} needs another.", num_pages_, request);
       }
       r.pages.push_back(free_.back());
       free_.pop_back();
@@ -97,15 +104,18 @@ const std::vector<std::int32_t>& KvCache::pages_of(int request) const {
 }
 
 std::int64_t KvCache::row_offset(int request, int kv_pos, int kv_head) const {
-  const std::int64_t page = pages_of(request)[kv_pos / rows_per_page()], row = kv_pos % rows_per_page();
-  const std::int64_t in_page = shape_.layout == KvLayout::NHD ? row * shape_.num_kv_heads + kv_head
-                                                              : kv_head * std::int64_t(rows_per_page()) + row;
+  const std::int64_t page = pages_of(request)[kv_pos / rows_per_page()],
+                     row = kv_pos % rows_per_page();
+  const std::int64_t in_page = shape_.layout == KvLayout::NHD
+                                   ? row * shape_.num_kv_heads + kv_head
+                                   : kv_head * std::int64_t(rows_per_page()) + row;
   return page * page_elements() + in_page * shape_.head_dim;
 }
 
 Tensor KvCache::tensor(const Pool& pool) const {
   const std::int64_t heads = shape_.num_kv_heads, dim = shape_.head_dim;
-  if (shape_.page_size == 0) return tensor_of(pool.device.data(), shape_.dtype, {num_pages_, heads, dim});
+  if (shape_.page_size == 0)
+    return tensor_of(pool.device.data(), shape_.dtype, {num_pages_, heads, dim});
   if (shape_.layout == KvLayout::NHD) {
     return tensor_of(pool.device.data(), shape_.dtype, {num_pages_, shape_.page_size, heads, dim});
   }

@@ -26,7 +26,8 @@ struct KvShape {
 
 class KvCache {
  public:
-  KvCache(const Engine& engine, const KvShape& shape, int num_layers, int num_pages, std::uint64_t seed);
+  KvCache(const Engine& engine, const KvShape& shape, int num_layers, int num_pages,
+          std::uint64_t seed);
 
   // Gives the request `tokens` new rows of random K and V in every layer.
   void append(int request, int tokens);
@@ -68,10 +69,10 @@ class KvCache {
   KvShape shape_;
   int num_pages_;
   NormalSource values_;
-  std::vector<Pool> k_, v_;                  // one a layer
-  std::vector<std::int32_t> free_;           // the next page is taken from the back
+  std::vector<Pool> k_, v_;         // one a layer
+  std::vector<std::int32_t> free_;  // the next page is taken from the back
   std::map<int, Request> requests_;
-  std::vector<char> dirty_;                  // pages that differ from the device's
+  std::vector<char> dirty_;  // pages that differ from the device's
 };
 
 }  // namespace heddle::tools

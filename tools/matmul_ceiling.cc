@@ -27,8 +27,8 @@ using Create = int (*)(Handle*);
 using Destroy = int (*)(Handle);
 using SetStream = int (*)(Handle, void*);
 using SetWorkspace = int (*)(Handle, void*, std::size_t);
-using GemmEx = int (*)(Handle, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int,
-                       const void*, void*, int, int, int, int);
+using GemmEx = int (*)(Handle, int, int, int, int, int, const void*, const void*, int, int,
+                       const void*, int, int, const void*, void*, int, int, int, int);
 
 // The folders above every `python3` on PATH: a virtual environment keeps its packages there.
 std::vector<std::filesystem::path> python_prefixes() {
@@ -65,9 +65,11 @@ void* open_cublas() {
   for (const std::string& folder : folders) {
     // Its other half first: the loader would not look beside it.
     if (!dlopen((folder + "/libcublasLt.so.13").c_str(), RTLD_NOW | RTLD_GLOBAL)) continue;
-    if (void* library = dlopen((folder + "/libcublas.so.13").c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    if (void* library = dlopen((folder + "/libcublas.so.13").c_str(), RTLD_NOW | RTLD_LOCAL))
+      return library;
   }
-  fail(ErrorKind::unsupported, "libcublas.so.13 is neither on the loader's path nor in a Python's nvidia/cu13/lib.");
+  fail(ErrorKind::unsupported,
+       "libcublas.so.13 is neither on the loader's path nor in a Python's nvidia/cu13/lib.");
 }
 
 template <typename Function>
@@ -98,14 +100,16 @@ double matmul_tflops() {
   const auto set_workspace = symbol<SetWorkspace>(library, "cublasSetWorkspace_v2");
   Handle handle = nullptr;
   check(symbol<Create>(library, "cublasCreate_v2")(&handle), "cublasCreate");
-  const DeviceBuffer a = random_matrix(1), b = random_matrix(2), c(a.bytes()), workspace(kWorkspaceBytes);
+  const DeviceBuffer a = random_matrix(1), b = random_matrix(2), c(a.bytes()),
+                     workspace(kWorkspaceBytes);
   const float one = 1, zero = 0;
   const auto call = [&](Stream stream) {
     check(set_stream(handle, stream), "cublasSetStream");
     check(set_workspace(handle, workspace.data(), workspace.bytes()), "cublasSetWorkspace");
-    check(gemm(handle, kNoTranspose, kNoTranspose, kSize, kSize, kSize, &one, a.data(), kBf16, kSize, b.data(), kBf16,
-               kSize, &zero, c.data(), kBf16, kSize, kCompute32f, kDefaultAlgorithm),
-          "cublasGemmEx");
+    check(
+        gemm(handle, kNoTranspose, kNoTranspose, kSize, kSize, kSize, &one, a.data(), kBf16, kSize,
+             b.data(), kBf16, kSize, &zero, c.data(), kBf16, kSize, kCompute32f, kDefaultAlgorithm),
+        "cublasGemmEx");
   };
   const double us = graph_us(std::vector<std::function<void(Stream)>>(6, call));
   symbol<Destroy>(library, "cublasDestroy_v2")(handle);

@@ -3,8 +3,8 @@
 #include <charconv>
 #include <cstdlib>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "engine/error.h"
 #include "variants/nearest.h"
@@ -14,7 +14,8 @@ namespace heddle::tools {
 struct Options::State {
   std::string verb;
   CLI::App app;
-  State(const std::string& name, const std::string& about) : verb(name), app(about, "heddle " + name) {}
+  State(const std::string& name, const std::string& about)
+      : verb(name), app(about, "heddle " + name) {}
 };
 
 Options::Options(const std::string& verb, const std::string& about)
@@ -38,7 +39,8 @@ void Options::flag(bool& value, const std::string& flag, const std::string& help
   state_->app.add_flag(flag, value, help);
 }
 
-void Options::texts(std::vector<std::string>& values, const std::string& flag, const std::string& help) {
+void Options::texts(std::vector<std::string>& values, const std::string& flag,
+                    const std::string& help) {
   CLI::Option* option = state_->app.add_option(flag, values, help);
   if (!values.empty()) option->capture_default_str();
 }
@@ -46,9 +48,11 @@ void Options::texts(std::vector<std::string>& values, const std::string& flag, c
 bool Options::parse(std::vector<std::string> arguments) {
   CLI::App& app = state_->app;
   const std::vector<std::string> given = arguments;
-  const std::string help_words = fmt::format("`heddle {} --help` tells what it takes", state_->verb);
+  const std::string help_words =
+      fmt::format("`heddle {} --help` tells what it takes", state_->verb);
   try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 pops the back
+    app.parse(
+        std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 pops the back
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
     return false;
@@ -58,7 +62,8 @@ bool Options::parse(std::vector<std::string> arguments) {
       if (option->get_name().starts_with("--")) known.push_back(option->get_name());
     }
     for (const std::string& word : given) {
-      if (word.rfind("--", 0) != 0 || app.get_option_no_throw(word.substr(0, word.find('=')))) continue;
+      if (word.rfind("--", 0) != 0 || app.get_option_no_throw(word.substr(0, word.find('='))))
+        continue;
       fail(ErrorKind::invalid_argument, "heddle {} has no option `{}`; did you mean `{}`? {}.",
            state_->verb, word, nearest(word, known), help_words);
     }
@@ -88,8 +93,10 @@ int positive(const std::string& text, const std::string& whole) {
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (code != std::errc() || end != text.data() + text.size() || value <= 0) {
     fail(ErrorKind::invalid_argument,
-         "--heads `{}` holds `{}`, which is not a whole number above zero; write query heads, KV heads "
-         "and head_dim, as in 32,8,128.", whole, text);
+         "--heads `{}` holds `{}`, which is not a whole number above zero; write query heads, KV "
+         "heads "
+         "and head_dim, as in 32,8,128.",
+         whole, text);
   }
   return value;
 }
@@ -100,14 +107,16 @@ Heads parse_heads(const std::string& text) {
   const std::vector<std::string> parts = split(text, ',');
   if (parts.size() != 3) {
     fail(ErrorKind::invalid_argument,
-         "--heads `{}` has {} numbers; it takes three, query heads, KV heads and head_dim, as in 32,8,128.",
+         "--heads `{}` has {} numbers; it takes three, query heads, KV heads and head_dim, as in "
+         "32,8,128.",
          text, parts.size());
   }
   const Heads heads{positive(parts[0], text), positive(parts[1], text), positive(parts[2], text)};
   if (heads.num_qo_heads % heads.num_kv_heads != 0) {
     fail(ErrorKind::invalid_argument,
-         "--heads `{}` has {} query heads for {} KV heads; the first must be a multiple of the second.", text,
-         heads.num_qo_heads, heads.num_kv_heads);
+         "--heads `{}` has {} query heads for {} KV heads; the first must be a multiple of the "
+         "second.",
+         text, heads.num_qo_heads, heads.num_kv_heads);
   }
   return heads;
 }
@@ -115,20 +124,23 @@ Heads parse_heads(const std::string& text) {
 DType parse_dtype(const std::string& text) {
   if (text == "bf16") return DType::bf16;
   if (text == "f16") return DType::f16;
-  fail(ErrorKind::invalid_argument, "--dtype `{}` is not an element type of q, k and v; it is bf16 or f16.", text);
+  fail(ErrorKind::invalid_argument,
+       "--dtype `{}` is not an element type of q, k and v; it is bf16 or f16.", text);
 }
 
 DeviceKind parse_device(const std::string& text) {
   if (text == "auto") return DeviceKind::automatic;
   if (text == "cuda") return DeviceKind::cuda;
   if (text == "cpu") return DeviceKind::cpu;
-  fail(ErrorKind::invalid_argument, "--device `{}` is not a device; it is auto, cuda or cpu.", text);
+  fail(ErrorKind::invalid_argument, "--device `{}` is not a device; it is auto, cuda or cpu.",
+       text);
 }
 
 KvLayout parse_layout(const std::string& text) {
   if (text == "NHD") return KvLayout::NHD;
   if (text == "HND") return KvLayout::HND;
-  fail(ErrorKind::invalid_argument, "--layout `{}` is not a layout of K/V pages; it is NHD or HND.", text);
+  fail(ErrorKind::invalid_argument, "--layout `{}` is not a layout of K/V pages; it is NHD or HND.",
+       text);
 }
 
 ParamValues parse_params(const std::vector<std::string>& texts) {
@@ -139,7 +151,8 @@ ParamValues parse_params(const std::vector<std::string>& texts) {
     char* end = nullptr;
     const double value = std::strtod(number.c_str(), &end);
     if (equals == 0 || number.empty() || *end != '\0') {
-      fail(ErrorKind::invalid_argument, "--param `{}` is not a name and a number; write it as in cap=30.", text);
+      fail(ErrorKind::invalid_argument,
+           "--param `{}` is not a name and a number; write it as in cap=30.", text);
     }
     values[text.substr(0, equals)] = value;
   }
@@ -147,11 +160,13 @@ ParamValues parse_params(const std::vector<std::string>& texts) {
 }
 
 void check_at_least(int value, int least, const std::string& flag) {
-  if (value < least) fail(ErrorKind::invalid_argument, "{} is {}; it must be at least {}.", flag, value, least);
+  if (value < least)
+    fail(ErrorKind::invalid_argument, "{} is {}; it must be at least {}.", flag, value, least);
 }
 
 std::string resolve_variant(Engine& engine, const std::string& name_or_file) {
-  const bool is_file = name_or_file.find('/') != std::string::npos || name_or_file.ends_with(".json");
+  const bool is_file =
+      name_or_file.find('/') != std::string::npos || name_or_file.ends_with(".json");
   if (!is_file) return engine.variants().at(name_or_file).name;
   const Variant variant = Variant::from_file(name_or_file, engine.variants());
   engine.register_variant(variant);

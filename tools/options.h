@@ -37,9 +37,9 @@ struct Heads {
 };
 Heads parse_heads(const std::string& text);
 
-DType parse_dtype(const std::string& text);            // bf16 | f16
-DeviceKind parse_device(const std::string& text);      // auto | cuda | cpu
-KvLayout parse_layout(const std::string& text);        // NHD | HND
+DType parse_dtype(const std::string& text);                       // bf16 | f16
+DeviceKind parse_device(const std::string& text);                 // auto | cuda | cpu
+KvLayout parse_layout(const std::string& text);                   // NHD | HND
 ParamValues parse_params(const std::vector<std::string>& texts);  // cap=30 window=128
 
 // Refuses a number below `least`.

@@ -28,22 +28,27 @@ struct LengthsOnly {
   std::vector<std::int32_t> qo_indptr{0}, kv_indptr{0}, last_page_len;
   std::int64_t kv_tokens = 0;
 
-  LengthsOnly(const std::vector<std::int32_t>& qo_lens, const std::vector<std::int32_t>& kv_lens, int page_size) {
+  LengthsOnly(const std::vector<std::int32_t>& qo_lens, const std::vector<std::int32_t>& kv_lens,
+              int page_size) {
     std::int64_t rows = 0, entries = 0;
     for (std::size_t r = 0; r < kv_lens.size(); ++r) {
       rows += qo_lens[r];
       kv_tokens += kv_lens[r];
       entries += page_size ? (kv_lens[r] + std::int64_t{page_size} - 1) / page_size : kv_lens[r];
       if (std::max(rows, entries) > INT32_MAX) {
-        fail(ErrorKind::invalid_argument, "Up to request {} the batch has {} query rows and {} pages; each total must "
-             "stay below 2^31.", r, rows, entries);
+        fail(ErrorKind::invalid_argument,
+             "Up to request {} the batch has {} query rows and {} pages; each total must "
+             "stay below 2^31.",
+             r, rows, entries);
       }
       qo_indptr.push_back(std::int32_t(rows));
       kv_indptr.push_back(std::int32_t(entries));
       if (page_size) last_page_len.push_back(kv_lens[r] ? (kv_lens[r] - 1) % page_size + 1 : 0);
     }
   }
-  Batch batch() const { return {.qo_indptr = qo_indptr, .kv_indptr = kv_indptr, .last_page_len = last_page_len}; }
+  Batch batch() const {
+    return {.qo_indptr = qo_indptr, .kv_indptr = kv_indptr, .last_page_len = last_page_len};
+  }
 };
 
 struct Input {
@@ -54,26 +59,32 @@ struct Input {
 
 // The launch set of an Attention for any batch, on a GPU that need not be here.
 PlanConfig plan_config_of(const Heads& heads, int page_size, const DeviceLimits& limits) {
-  PlanConfig config{.num_kv_heads = heads.num_kv_heads, .group = heads.num_qo_heads / heads.num_kv_heads,
-                    .head_dim = heads.head_dim, .page_size = page_size};
+  PlanConfig config{.num_kv_heads = heads.num_kv_heads,
+                    .group = heads.num_qo_heads / heads.num_kv_heads,
+                    .head_dim = heads.head_dim,
+                    .page_size = page_size};
   for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) {
     if (pipeline == Pipeline::decode && config.group > config.max_decode_rows) continue;
     const TileConfig tile = choose_tile(pipeline, heads.head_dim, limits);
-    config.pipeline[static_cast<int>(pipeline)] = {.present = true,
-                                                   .num_ctas = limits.num_sms * tile.ctas_per_sm,
-                                                   .tile_rows = tile.rows,
-                                                   .tile_kv = tile.kv,
-                                                   .cost = cost_model(pipeline, tile.rows, tile.kv, heads.head_dim)};
+    config.pipeline[static_cast<int>(pipeline)] = {
+        .present = true,
+        .num_ctas = limits.num_sms * tile.ctas_per_sm,
+        .tile_rows = tile.rows,
+        .tile_kv = tile.kv,
+        .cost = cost_model(pipeline, tile.rows, tile.kv, heads.head_dim)};
   }
   return config;
 }
 
-double median_host_us(Planner& planner, const Batch& batch, const MaskBounds& mask, std::span<std::byte> bytes) {
+double median_host_us(Planner& planner, const Batch& batch, const MaskBounds& mask,
+                      std::span<std::byte> bytes) {
   std::vector<double> times;
   for (int i = 0; i < 15; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     planner.plan(batch, mask, bytes);
-    times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    times.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+            .count());
   }
   return median(times);
 }
@@ -89,22 +100,26 @@ double worst_balance(const PlanSummary& summary) {
   return worst;
 }
 
-void print_summary(const Input& input, const PlanSummary& summary, const WorkspaceLayout& layout, double host_us) {
+void print_summary(const Input& input, const PlanSummary& summary, const WorkspaceLayout& layout,
+                   double host_us) {
   fmt::print("{} requests, {} query rows and {} keys in all\n", input.kv_lens.size(),
              std::accumulate(input.qo_lens.begin(), input.qo_lens.end(), std::int64_t{0}),
              std::accumulate(input.kv_lens.begin(), input.kv_lens.end(), std::int64_t{0}));
   for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) {
     const int p = static_cast<int>(pipeline);
     if (summary.items[p] == 0) continue;
-    fmt::print("{:<7} {:>7} items on {} CTAs, {} of them parts of a split, {} merges; busiest CTA over mean {:.3f}\n",
-               name_of(pipeline), summary.items[p], input.config.of(pipeline).num_ctas, summary.partials[p],
-               summary.merges[p], summary.max_over_mean[p]);
+    fmt::print(
+        "{:<7} {:>7} items on {} CTAs, {} of them parts of a split, {} merges; busiest CTA over "
+        "mean {:.3f}\n",
+        name_of(pipeline), summary.items[p], input.config.of(pipeline).num_ctas,
+        summary.partials[p], summary.merges[p], summary.max_over_mean[p]);
   }
   fmt::print("copied {} bytes; workspace {:.1f} MB; host time {:.1f} us\n", summary.copy_bytes,
              double(layout.total_bytes) / 1e6, host_us);
 }
 
-int run(const Input& input, int page_size, const std::string& svg, int explained, const std::string& json) {
+int run(const Input& input, int page_size, const std::string& svg, int explained,
+        const std::string& json) {
   const LengthsOnly lengths(input.qo_lens, input.kv_lens, page_size);
   const Maxima maxima{.max_requests = std::max(1, int(input.kv_lens.size())),
                       .max_qo_rows = std::max(1, lengths.qo_indptr.back()),
@@ -127,11 +142,13 @@ int run(const Input& input, int page_size, const std::string& svg, int explained
 }
 
 // One length for all, where only one is given.
-std::vector<std::int32_t> matched(std::vector<std::int32_t> lens, std::size_t count, const char* flag) {
+std::vector<std::int32_t> matched(std::vector<std::int32_t> lens, std::size_t count,
+                                  const char* flag) {
   if (lens.size() == 1 && count > 1) lens.assign(count, lens[0]);
   if (lens.size() != count) {
-    fail(ErrorKind::invalid_argument, "{} has {} lengths where --kv has {}; give one of each a request, or one for all.",
-         flag, lens.size(), count);
+    fail(ErrorKind::invalid_argument,
+         "{} has {} lengths where --kv has {}; give one of each a request, or one for all.", flag,
+         lens.size(), count);
   }
   return lens;
 }
@@ -139,12 +156,15 @@ std::vector<std::int32_t> matched(std::vector<std::int32_t> lens, std::size_t co
 }  // namespace
 
 int plan(const Arguments& arguments) {
-  std::string qo = "1x1", kv = "64x4096", heads = "32,8,128", arch = "sm_90a", variant = "softmax", svg, json;
+  std::string qo = "1x1", kv = "64x4096", heads = "32,8,128", arch = "sm_90a", variant = "softmax",
+              svg, json;
   std::vector<std::string> params;
   int page = 16, sms = 132, explained = -1;
   Options options("plan", "Shows how a batch is cut into work items for a GPU's CTAs.");
   options.text(qo, "--qo", "query lengths; one length serves all requests");
-  options.text(kv, "--kv", "KV lengths: 64x4096, 1x131072+255x1024, zipf:256:65536, uniform:64:256:16384, [1,2,3]");
+  options.text(
+      kv, "--kv",
+      "KV lengths: 64x4096, 1x131072+255x1024, zipf:256:65536, uniform:64:256:16384, [1,2,3]");
   options.text(heads, "--heads", "query heads, KV heads, head_dim");
   options.number(page, "--page", "keys of a page; 0: ragged");
   options.number(sms, "--sms", "multiprocessors of the GPU");

@@ -21,8 +21,8 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
   }
-  double uniform() { return double(bits() >> 11) * 0x1p-53; }               // [0, 1)
-  int below(int bound) { return int(uniform() * bound); }                   // [0, bound)
+  double uniform() { return double(bits() >> 11) * 0x1p-53; }  // [0, 1)
+  int below(int bound) { return int(uniform() * bound); }      // [0, bound)
   double normal() {
     return std::sqrt(-2 * std::log(1 - uniform())) * std::cos(2 * std::numbers::pi * uniform());
   }
@@ -42,7 +42,8 @@ class NormalSource {
   void fill(std::uint16_t* out, std::size_t count) {
     for (std::size_t i = 0; i < count;) {
       std::uint64_t word = random_.bits();
-      for (int part = 0; part < 4 && i < count; ++part, word >>= 16) out[i++] = table_[word & 0xffff];
+      for (int part = 0; part < 4 && i < count; ++part, word >>= 16)
+        out[i++] = table_[word & 0xffff];
     }
   }
 

@@ -30,11 +30,17 @@ std::int64_t StepBatch::num_kv_tokens(const KvCache& cache) const {
   return sum;
 }
 
-QuerySide::QuerySide(const Engine& engine, int max_rows, int num_qo_heads, int head_dim, DType dtype,
-                     std::uint64_t seed)
-    : max_rows_(std::max(max_rows, 1)), num_qo_heads_(num_qo_heads), head_dim_(head_dim), dtype_(dtype),
-      values_(dtype, seed), q_host_(std::size_t(max_rows_ * row_elements())), q_(engine, q_host_.size() * 2),
-      o_(engine, q_host_.size() * 2), lse_(engine, std::size_t(max_rows_) * num_qo_heads * 4) {}
+QuerySide::QuerySide(const Engine& engine, int max_rows, int num_qo_heads, int head_dim,
+                     DType dtype, std::uint64_t seed)
+    : max_rows_(std::max(max_rows, 1)),
+      num_qo_heads_(num_qo_heads),
+      head_dim_(head_dim),
+      dtype_(dtype),
+      values_(dtype, seed),
+      q_host_(std::size_t(max_rows_ * row_elements())),
+      q_(engine, q_host_.size() * 2),
+      o_(engine, q_host_.size() * 2),
+      lse_(engine, std::size_t(max_rows_) * num_qo_heads * 4) {}
 
 void QuerySide::refill(int rows) {
   const std::size_t used = std::size_t(rows * row_elements());
@@ -47,9 +53,15 @@ void QuerySide::refill(int rows) {
   lse_.write(0, std::as_bytes(std::span(no_lse)));
 }
 
-Tensor QuerySide::q() const { return tensor_of(q_.data(), dtype_, {max_rows_, num_qo_heads_, head_dim_}); }
-Tensor QuerySide::o() const { return tensor_of(o_.data(), dtype_, {max_rows_, num_qo_heads_, head_dim_}); }
-Tensor QuerySide::lse() const { return tensor_of(lse_.data(), DType::f32, {max_rows_, num_qo_heads_}); }
+Tensor QuerySide::q() const {
+  return tensor_of(q_.data(), dtype_, {max_rows_, num_qo_heads_, head_dim_});
+}
+Tensor QuerySide::o() const {
+  return tensor_of(o_.data(), dtype_, {max_rows_, num_qo_heads_, head_dim_});
+}
+Tensor QuerySide::lse() const {
+  return tensor_of(lse_.data(), DType::f32, {max_rows_, num_qo_heads_});
+}
 
 std::vector<double> QuerySide::read_o(int rows) const {
   std::vector<std::uint16_t> bits(std::size_t(rows * row_elements()));

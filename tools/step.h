@@ -28,7 +28,8 @@ struct StepBatch {
 // q, o and lse of one layer, at fixed addresses for up to `max_rows` rows.
 class QuerySide {
  public:
-  QuerySide(const Engine& engine, int max_rows, int num_qo_heads, int head_dim, DType dtype, std::uint64_t seed);
+  QuerySide(const Engine& engine, int max_rows, int num_qo_heads, int head_dim, DType dtype,
+            std::uint64_t seed);
 
   // New random rows of q; everything behind them, all of o and all of lse become NaN.
   void refill(int rows);

@@ -15,7 +15,8 @@ std::string params_of(const Variant& variant) {
   std::string text;
   for (const Param& param : variant.params) {
     text += text.empty() ? "" : ", ";
-    text += param.has_default ? fmt::format("{} = {:g}", param.name, param.default_value) : param.name;
+    text +=
+        param.has_default ? fmt::format("{} = {:g}", param.name, param.default_value) : param.name;
   }
   return text;
 }
@@ -26,7 +27,8 @@ int list(const std::string& json) {
   for (const std::string& name : registry.names()) {
     const Variant& variant = registry.at(name);
     const std::string params = params_of(variant);
-    fmt::print("{:<16} {}{}\n", name, variant.doc, params.empty() ? "" : fmt::format(" [{}]", params));
+    fmt::print("{:<16} {}{}\n", name, variant.doc,
+               params.empty() ? "" : fmt::format(" [{}]", params));
     figures.push_back({{"name", name}, {"doc", variant.doc}, {"params", params}});
   }
   write_json(json, figures);
@@ -49,7 +51,11 @@ int check(const std::string& file) {
   for (const Param& param : variant.params) {
     if (param.constant && !param.has_default) constants[param.name] = param.min.value_or(1);
   }
-  engine.attention({.variant = variant.name, .num_qo_heads = 2, .num_kv_heads = 1, .head_dim = 64, .constants = constants});
+  engine.attention({.variant = variant.name,
+                    .num_qo_heads = 2,
+                    .num_kv_heads = 1,
+                    .head_dim = 64,
+                    .constants = constants});
   const std::string params = params_of(variant);
   fmt::print("{} is a good spec: {}{}{}\n", file, variant.name, params.empty() ? "" : ", ", params);
   return 0;
@@ -59,17 +65,20 @@ int check(const std::string& file) {
 
 int variants(const Arguments& arguments) {
   std::string action, subject, json;
-  Options options("variants", "Lists the built-in variants, shows the JSON of one, or checks a spec file.");
+  Options options("variants",
+                  "Lists the built-in variants, shows the JSON of one, or checks a spec file.");
   options.text(action, "action", "list, show NAME or check FILE");
   options.text(subject, "subject", "NAME or FILE");
   options.text(json, "--json", "list: write the names to this file");
   if (!options.parse(arguments)) return 0;
   if (action == "list" || action.empty()) return list(json);
   if (action != "show" && action != "check") {
-    fail(ErrorKind::invalid_argument, "heddle variants cannot `{}`; it can list, show NAME and check FILE.", action);
+    fail(ErrorKind::invalid_argument,
+         "heddle variants cannot `{}`; it can list, show NAME and check FILE.", action);
   }
   if (subject.empty()) {
-    fail(ErrorKind::invalid_argument, "heddle variants {} needs a {}.", action, action == "show" ? "name" : "file");
+    fail(ErrorKind::invalid_argument, "heddle variants {} needs a {}.", action,
+         action == "show" ? "name" : "file");
   }
   return action == "show" ? show(subject) : check(subject);
 }

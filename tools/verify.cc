@@ -17,7 +17,8 @@ namespace heddle::tools {
 namespace {
 
 struct Setting {
-  std::string variant = "softmax", heads = "8,2,64", qo = "4x1", kv = "[1,17,100,333]", dtype = "bf16", layout = "NHD";
+  std::string variant = "softmax", heads = "8,2,64", qo = "4x1", kv = "[1,17,100,333]",
+              dtype = "bf16", layout = "NHD";
   std::vector<std::string> params;
   int page = 16, max_qo_len = 0;
   std::uint64_t seed = 0;
@@ -38,7 +39,8 @@ AttentionConfig config_of(Engine& engine, const Setting& setting) {
   // Constants are fixed with the Attention, the others are given to plan() and run().
   const ParamValues given = parse_params(setting.params);
   for (const Param& param : engine.variants().at(config.variant).params) {
-    if (param.constant && given.contains(param.name)) config.constants[param.name] = given.at(param.name);
+    if (param.constant && given.contains(param.name))
+      config.constants[param.name] = given.at(param.name);
   }
   return config;
 }
@@ -55,7 +57,8 @@ struct Sizes {
   std::int64_t keys = 0;
 };
 
-Sizes sizes_of(const std::vector<std::int32_t>& qo, const std::vector<std::int32_t>& kv, int page_size) {
+Sizes sizes_of(const std::vector<std::int32_t>& qo, const std::vector<std::int32_t>& kv,
+               int page_size) {
   Sizes sizes{.pages = 3};
   for (const std::int32_t n : qo) sizes.rows += n;
   for (const std::int32_t n : kv) {
@@ -70,12 +73,17 @@ StepCheck run(Engine& engine, const AttentionConfig& config, const Setting& sett
   std::vector<std::int32_t> qo_lens = parse_lengths(setting.qo);
   if (qo_lens.size() == 1) qo_lens.assign(kv_lens.size(), qo_lens[0]);
   if (qo_lens.size() != kv_lens.size()) {
-    fail(ErrorKind::invalid_argument, "--qo has {} lengths where --kv has {}; give one of each a request, or one for all.",
+    fail(ErrorKind::invalid_argument,
+         "--qo has {} lengths where --kv has {}; give one of each a request, or one for all.",
          qo_lens.size(), kv_lens.size());
   }
   const Sizes sizes = sizes_of(qo_lens, kv_lens, config.page_size);
-  KvCache cache(engine, {.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim, .page_size = config.page_size,
-                         .dtype = config.kv_dtype, .layout = parse_layout(setting.layout)},
+  KvCache cache(engine,
+                {.num_kv_heads = config.num_kv_heads,
+                 .head_dim = config.head_dim,
+                 .page_size = config.page_size,
+                 .dtype = config.kv_dtype,
+                 .layout = parse_layout(setting.layout)},
                 1, sizes.pages, setting.seed);
   std::vector<StepRequest> step;
   for (int r = 0; r < int(kv_lens.size()); ++r) {
@@ -86,7 +94,8 @@ StepCheck run(Engine& engine, const AttentionConfig& config, const Setting& sett
   const StepBatch batch(cache, step);
   DeviceMemory indices(engine, std::max<std::size_t>(1, batch.kv_indices.size()) * 4);
   indices.write(0, std::as_bytes(std::span(batch.kv_indices)));
-  QuerySide query(engine, sizes.rows + 2, config.num_qo_heads, config.head_dim, config.q_dtype, setting.seed + 1);
+  QuerySide query(engine, sizes.rows + 2, config.num_qo_heads, config.head_dim, config.q_dtype,
+                  setting.seed + 1);
   query.refill(sizes.rows);
 
   Progress progress(1);
@@ -94,15 +103,23 @@ StepCheck run(Engine& engine, const AttentionConfig& config, const Setting& sett
   Attention attention = engine.attention(config);
   progress.clear();
   const ParamValues params = run_time_params(config, setting);
-  Workspace workspace = attention.workspace({.max_requests = std::max(1, int(kv_lens.size())),
-                                             .max_qo_rows = std::max(1, sizes.rows),
-                                             .max_kv_tokens = std::max<std::int64_t>(1, sizes.keys)});
+  Workspace workspace =
+      attention.workspace({.max_requests = std::max(1, int(kv_lens.size())),
+                           .max_qo_rows = std::max(1, sizes.rows),
+                           .max_kv_tokens = std::max<std::int64_t>(1, sizes.keys)});
   attention.plan(batch.batch(), workspace, nullptr, params);
-  const Tensor lse = attention.variant().use_softmax ? query.lse() : Tensor{};  // without softmax there is none
-  attention.run(workspace, {.q = query.q(), .k = cache.k(0), .v = cache.v(0), .o = query.o(), .lse = lse,
-                            .layout = cache.shape().layout,
-                            .kv_indices = config.page_size ? static_cast<const std::int32_t*>(indices.data()) : nullptr},
-                params);
+  const Tensor lse =
+      attention.variant().use_softmax ? query.lse() : Tensor{};  // without softmax there is none
+  attention.run(
+      workspace,
+      {.q = query.q(),
+       .k = cache.k(0),
+       .v = cache.v(0),
+       .o = query.o(),
+       .lse = lse,
+       .layout = cache.shape().layout,
+       .kv_indices = config.page_size ? static_cast<const std::int32_t*>(indices.data()) : nullptr},
+      params);
   if (engine.device().kind == DeviceKind::cuda) synchronize(nullptr);
   return check_step(engine, attention, params, cache, 0, batch, query);
 }
@@ -111,12 +128,14 @@ StepCheck run(Engine& engine, const AttentionConfig& config, const Setting& sett
 
 int verify(const Arguments& arguments) {
   Setting setting;
-  Options options("verify", "Runs one configuration and compares it with the double-precision reference.");
+  Options options("verify",
+                  "Runs one configuration and compares it with the double-precision reference.");
   options.text(setting.variant, "--variant", "a registered name, or a spec file");
   options.text(setting.heads, "--heads", "query heads, KV heads, head_dim");
   options.number(setting.page, "--page", "keys of a page; 0: ragged");
   options.text(setting.qo, "--qo", "query lengths; one length serves all requests");
-  options.text(setting.kv, "--kv", "KV lengths: 64x4096, 1x131072+255x1024, zipf:256:65536, [1,2,3]");
+  options.text(setting.kv, "--kv",
+               "KV lengths: 64x4096, 1x131072+255x1024, zipf:256:65536, [1,2,3]");
   options.text(setting.dtype, "--dtype", "bf16 or f16");
   options.text(setting.layout, "--layout", "NHD or HND");
   options.texts(setting.params, "--param", "name=value");
@@ -130,9 +149,9 @@ int verify(const Arguments& arguments) {
   const AttentionConfig config = config_of(engine, setting);
   const StepCheck check = run(engine, config, setting);
   const bool on_gpu = engine.device().kind == DeviceKind::cuda;
-  fmt::print("{} on {}: {}\nlargest error {:.3e}, tolerance {:.3e}; of lse {:.1e}\n", config.variant,
-             engine.device().name, check.ok() ? "right" : check.problem(), check.max_error, check.tolerance,
-             check.max_lse_error);
+  fmt::print("{} on {}: {}\nlargest error {:.3e}, tolerance {:.3e}; of lse {:.1e}\n",
+             config.variant, engine.device().name, check.ok() ? "right" : check.problem(),
+             check.max_error, check.tolerance, check.max_lse_error);
   write_json(setting.json, {{"ok", check.ok()},
                             {"max_error", check.max_error},
                             {"tolerance", check.tolerance},

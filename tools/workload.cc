@@ -41,7 +41,8 @@ double Workload::flops() const {
     for (std::int64_t i = 0; i < qo_len; ++i) {
       const std::int64_t q_pos = kv_len - qo_len + i;
       const std::int64_t end = causal ? q_pos + 1 : kv_len;
-      const std::int64_t begin = window_left >= 0 ? std::max<std::int64_t>(0, q_pos - window_left) : 0;
+      const std::int64_t begin =
+          window_left >= 0 ? std::max<std::int64_t>(0, q_pos - window_left) : 0;
       pairs += double(std::max<std::int64_t>(0, end - begin));
     }
   }
@@ -60,8 +61,8 @@ namespace {
 template <typename T>
 T field(const nlohmann::json& entry, const char* key, const std::string& where) {
   if (!entry.contains(key)) {
-    fail(ErrorKind::invalid_argument, "{} has no \"{}\"; a workload has name, kind, qo, kv, heads and page.",
-         where, key);
+    fail(ErrorKind::invalid_argument,
+         "{} has no \"{}\"; a workload has name, kind, qo, kv, heads and page.", where, key);
   }
   try {
     return entry.at(key).get<T>();
@@ -76,18 +77,20 @@ T field_or(const nlohmann::json& entry, const char* key, T otherwise, const std:
   return entry.contains(key) ? field<T>(entry, key, where) : otherwise;
 }
 
-std::vector<std::int32_t> lengths(const nlohmann::json& entry, const char* key, const std::string& where) {
+std::vector<std::int32_t> lengths(const nlohmann::json& entry, const char* key,
+                                  const std::string& where) {
   if (!entry.contains(key)) field<std::string>(entry, key, where);
   const nlohmann::json& rule = entry.at(key);
   return parse_lengths(rule.is_string() ? rule.get<std::string>() : rule.dump());
 }
 
 void check_keys(const nlohmann::json& entry, const std::string& where) {
-  static const std::vector<std::string> known = {"name", "kind", "qo", "kv", "heads", "page", "causal",
-                                                 "soft_cap", "window_left"};
+  static const std::vector<std::string> known = {
+      "name", "kind", "qo", "kv", "heads", "page", "causal", "soft_cap", "window_left"};
   for (const auto& [key, value] : entry.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fail(ErrorKind::invalid_argument, "{} has an unknown key \"{}\"; {}.", where, key, offer(key, known));
+    fail(ErrorKind::invalid_argument, "{} has an unknown key \"{}\"; {}.", where, key,
+         offer(key, known));
   }
 }
 
@@ -100,8 +103,9 @@ Workload read_workload(const nlohmann::json& entry, const std::string& file) {
   w.qo_lens = lengths(entry, "qo", where);
   w.kv_lens = lengths(entry, "kv", where);
   if (w.qo_lens.size() != w.kv_lens.size()) {
-    fail(ErrorKind::invalid_argument, "{} has {} query lengths and {} KV lengths; it needs one of each a request.",
-         where, w.qo_lens.size(), w.kv_lens.size());
+    fail(ErrorKind::invalid_argument,
+         "{} has {} query lengths and {} KV lengths; it needs one of each a request.", where,
+         w.qo_lens.size(), w.kv_lens.size());
   }
   const auto heads = field<std::vector<int>>(entry, "heads", where);
   w.heads = parse_heads(fmt::format("{}", fmt::join(heads, ",")));
@@ -122,7 +126,8 @@ std::vector<Workload> read_workloads(std::string_view json, const std::string& f
   std::vector<Workload> workloads;
   for (const nlohmann::json& entry : root.at("workloads")) {
     if (!entry.is_object()) {
-      fail(ErrorKind::invalid_argument, "{} has {} among its workloads; each is an object.", file, entry.dump());
+      fail(ErrorKind::invalid_argument, "{} has {} among its workloads; each is an object.", file,
+           entry.dump());
     }
     workloads.push_back(read_workload(entry, file));
   }

@@ -12,13 +12,13 @@ namespace heddle::tools {
 
 struct Workload {
   std::string name;
-  std::string kind;  // decode, append or mla
+  std::string kind;                            // decode, append or mla
   std::vector<std::int32_t> qo_lens, kv_lens;  // [num_requests]
   Heads heads;
   int page_size = 0;  // 0: ragged
   bool causal = false;
-  double soft_cap = 0;    // 0: none
-  int window_left = -1;   // -1: none
+  double soft_cap = 0;   // 0: none
+  int window_left = -1;  // -1: none
 
   std::int64_t num_qo_rows() const;
   std::int64_t num_kv_tokens() const;
