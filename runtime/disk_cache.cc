@@ -12,6 +12,7 @@
 #include <random>
 
 #include "runtime/cache_entry.h"
+#include "runtime/files.h"
 
 namespace heddle {
 
@@ -44,16 +45,6 @@ std::string default_dir() {
 void make_dirs(const fs::path& path) {
   if (path.has_parent_path() && !fs::exists(path.parent_path())) make_dirs(path.parent_path());
   mkdir(path.c_str(), 0700);
-}
-
-bool write_all(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
 }
 
 bool read_all(int file, std::string& bytes) {

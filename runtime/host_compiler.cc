@@ -12,7 +12,7 @@
 #include <sstream>
 #include <vector>
 
-#include "runtime/temp_dir.h"
+#include "runtime/files.h"
 
 extern char** environ;
 

@@ -8,21 +8,11 @@
 #include <atomic>
 #include <utility>
 
-#include "runtime/temp_dir.h"
+#include "runtime/files.h"
 
 namespace heddle {
 
 namespace {
-
-bool write_all(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
-}
 
 // NOTE: the loader takes two libraries of one path for the same, even when the first is only still
 // mapped because it cannot be unloaded (unique symbols), and descriptors are reused. So each path

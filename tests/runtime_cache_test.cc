@@ -1,4 +1,4 @@
-// Levels, keys, failures and the folder of the kernel cache, with a compiler that only counts.
+// Levels, keys, failures and upkeep of the kernel cache, with a compiler that only counts.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -191,74 +191,23 @@ TEST_CASE("cache: temporary files of the dead are swept after an hour", "[cache]
   CHECK(std::filesystem::exists(new_file));
 }
 
-TEST_CASE("cache: a folder that cannot be made costs nothing but the disk", "[cache]") {
+TEST_CASE("cache: a hit on the disk costs less than a millisecond", "[cache]") {
   const TempDir dir;
-  write_file(dir.path() + "/file", "in the way");
   FakeCompiler compiler;
-  for (const std::string& bad : {dir.path() + "/file/cache", std::string("/proc/no/such"), dir.path() + "/file"}) {
-    KernelCache cache({.dir = bad});
-    CHECK(cache.get(compiler, request_of("unit")).origin == Origin::compiled);
-    CHECK(cache.get(compiler, request_of("unit")).origin == Origin::memory);
-    CHECK_THAT(cache.why_no_disk(), contains("in memory only"));
-    CHECK(cache.directory().empty());
-    CHECK(cache.list().empty());
-    CHECK(cache.clear() == 0);
+  compiler.image_bytes = 73'000;
+  const CompileRequest request = request_of(std::string(6000, 'u'));
+  KernelCache({.dir = dir.path()}).get(compiler, request);
+  double best_us = 1e9;
+  for (int round = 0; round < 50; ++round) {
+    KernelCache cache({.dir = dir.path()});
+    const auto begin = std::chrono::steady_clock::now();
+    cache.get(compiler, request);
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+    best_us = std::min(best_us, took.count());
   }
-}
-
-TEST_CASE("cache: a folder whose parts cannot be written still answers", "[cache]") {
-  const TempDir dir;
-  FakeCompiler compiler;
-  KernelCache({.dir = dir.path()}).get(compiler, request_of("unit"));
-  // Even root cannot make files under a file.
-  std::filesystem::remove_all(dir.path() + "/tmp");
-  std::filesystem::remove_all(dir.path() + "/locks");
-  write_file(dir.path() + "/tmp", "");
-  write_file(dir.path() + "/locks", "");
-  KernelCache cache({.dir = dir.path()});
-  CHECK(cache.get(compiler, request_of("unit")).origin == Origin::disk);
-  CHECK(cache.why_no_disk().empty());
-  CHECK(cache.get(compiler, request_of("new")).origin == Origin::compiled);
-  CHECK(cache.counters().write_failures == 1);
-  CHECK_THAT(cache.why_no_disk(), contains("New kernels are not stored"));
-}
-
-TEST_CASE("cache: a folder that others may write is refused", "[cache]") {
-  const TempDir dir;
-  FakeCompiler compiler;
-  for (const mode_t mode : {0770, 0707}) {
-    const std::string open_dir = dir.path() + "/open";
-    std::filesystem::create_directory(open_dir);
-    chmod(open_dir.c_str(), mode);
-    KernelCache cache({.dir = open_dir});
-    CHECK(cache.get(compiler, request_of("unit")).origin == Origin::compiled);
-    CHECK_THAT(cache.why_no_disk(), contains("chmod go-w"));
-    CHECK(std::filesystem::is_empty(open_dir));
-  }
-}
-
-TEST_CASE("cache: a new folder is the user's alone", "[cache]") {
-  const TempDir dir;
-  const KernelCache cache({.dir = dir.path() + "/deep/er/cache"});
-  struct stat status {};
-  REQUIRE(stat(cache.directory().c_str(), &status) == 0);
-  CHECK((status.st_mode & 0777) == 0700);
-}
-
-TEST_CASE("cache: where the folder comes from", "[cache]") {
-  const TempDir dir;
-  const Environment cache_dir("HEDDLE_CACHE_DIR", (dir.path() + "/a").c_str());
-  const Environment xdg("XDG_CACHE_HOME", (dir.path() + "/b").c_str());
-  const Environment home("HOME", (dir.path() + "/c").c_str());
-  CHECK(KernelCache().directory() == dir.path() + "/a");
-  const Environment no_cache_dir("HEDDLE_CACHE_DIR", nullptr);
-  CHECK(KernelCache().directory() == dir.path() + "/b/heddle");
-  const Environment no_xdg("XDG_CACHE_HOME", "relative/is/ignored");
-  CHECK(KernelCache().directory() == dir.path() + "/c/.cache/heddle");
-  const Environment no_home("HOME", nullptr);
-  CHECK(KernelCache().directory().empty());
-  CHECK_THAT(KernelCache().why_no_disk(), contains("HOME"));
-  CHECK(KernelCache({.disk = false}).why_no_disk() == "The disk cache is switched off.");
+  INFO("best of 50: " << best_us << " us");
+  CHECK(best_us < 1000);
+  CHECK(compiler.compiles == 1);
 }
 
 TEST_CASE("cache: a hit in memory costs about a microsecond at most", "[cache]") {
@@ -274,5 +223,9 @@ TEST_CASE("cache: a hit in memory costs about a microsecond at most", "[cache]")
     best_us = std::min(best_us, took.count() / 1000);
   }
   INFO("best of 20: " << best_us << " us");
-  CHECK(best_us < 5);  // about 0.5 in a release build here; room for sanitizers and busy machines
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  CHECK(best_us < 500);
+#else
+  CHECK(best_us < 2);  // 0.35 in a release build; room for busy machines
+#endif
 }

@@ -126,6 +126,15 @@ TEST_CASE("nvrtc: a unit without its entry, and a missing header, are compile er
   CHECK_THAT(message_of(compiler, request, ErrorKind::compile_failed), contains("templates/twice.h"));
 }
 
+TEST_CASE("nvrtc: a mistake that only ptxas finds comes first too", "[nvrtc]") {
+  if (!has_nvrtc()) return;
+  NvrtcCompiler compiler;
+  CompileRequest request = kernel_request();
+  request.unit = "extern \"C\" __global__ void attention() { asm volatile(\"no.such.instruction;\"); }";
+  const std::string message = message_of(compiler, request, ErrorKind::compile_failed);
+  CHECK_THAT(message.substr(0, message.find('\n')), contains("ptxas") && contains("no"));
+}
+
 TEST_CASE("nvrtc: an unknown or malformed architecture is refused with the known ones", "[nvrtc]") {
   if (!has_nvrtc()) return;
   NvrtcCompiler compiler;

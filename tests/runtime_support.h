@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "runtime/kernel_cache.h"
-#include "runtime/temp_dir.h"
+#include "runtime/files.h"
 
 namespace heddle_tests {
 

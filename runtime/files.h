@@ -1,14 +1,29 @@
-// Inside the room only: a private folder that vanishes with its owner.
+// Inside the room only: bytes to files, and a private folder that vanishes with its owner.
 #pragma once
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "engine/error.h"
 
 namespace heddle {
+
+// False with errno where not all of them could be written.
+inline bool write_all(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
 
 inline std::string temp_root() {
   const char* root = std::getenv("TMPDIR");
