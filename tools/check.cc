@@ -90,7 +90,7 @@ StepCheck worse(const StepCheck& a, const StepCheck& b) {
 
 StepCheck check_step(const Engine& engine, const Attention& attention, const ParamValues& params,
                      const KvCache& cache, int layer, const StepBatch& batch,
-                     const QuerySide& query) {
+                     const QuerySide& query, const std::map<std::string, Tensor>& tensors) {
   const AttentionConfig& config = attention.config();
   ParamValues all_params = config.constants;
   for (const auto& [name, value] : params) all_params[name] = value;
@@ -114,7 +114,8 @@ StepCheck check_step(const Engine& engine, const Attention& attention, const Par
                                .sm_scale = config.sm_scale,
                                .q = rows.q,
                                .k = rows.k,
-                               .v = rows.v};
+                               .v = rows.v,
+                               .tensors = tensors};
     const Found found{
         std::span(o).subspan(begin * heads * config.head_dim, rows_of_q * heads * config.head_dim),
         std::span(lse).subspan(begin * heads, rows_of_q * heads)};

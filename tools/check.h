@@ -1,6 +1,7 @@
 // Holds one step's output against the double-precision reference.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "engine/engine.h"
@@ -21,8 +22,9 @@ struct StepCheck {
 // The worse of two, field by field.
 StepCheck worse(const StepCheck& a, const StepCheck& b);
 
+// `tensors`: the variant's own, in host memory.
 StepCheck check_step(const Engine& engine, const Attention& attention, const ParamValues& params,
                      const KvCache& cache, int layer, const StepBatch& batch,
-                     const QuerySide& query);
+                     const QuerySide& query, const std::map<std::string, Tensor>& tensors = {});
 
 }  // namespace heddle::tools

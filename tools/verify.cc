@@ -1,5 +1,7 @@
 // heddle verify: one configuration against the double-precision reference. Everything that a
 // kernel must not read or write holds NaN.
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +13,7 @@
 #include "tools/json.h"
 #include "tools/options.h"
 #include "tools/progress.h"
+#include "tools/variant_tensors.h"
 #include "tools/verbs.h"
 
 namespace heddle::tools {
@@ -68,60 +71,93 @@ Sizes sizes_of(const std::vector<std::int32_t>& qo, const std::vector<std::int32
   return sizes;
 }
 
-StepCheck run(Engine& engine, const AttentionConfig& config, const Setting& setting) {
-  const std::vector<std::int32_t> kv_lens = parse_lengths(setting.kv);
-  std::vector<std::int32_t> qo_lens = parse_lengths(setting.qo);
-  if (qo_lens.size() == 1) qo_lens.assign(kv_lens.size(), qo_lens[0]);
-  if (qo_lens.size() != kv_lens.size()) {
+// One query length serves all requests. Returns the list it was given, completed.
+const std::vector<std::int32_t>& matched(std::vector<std::int32_t>& qo,
+                                         const std::vector<std::int32_t>& kv) {
+  if (qo.size() == 1) qo.assign(kv.size(), qo[0]);
+  if (qo.size() != kv.size()) {
     fail(ErrorKind::invalid_argument,
          "--qo has {} lengths where --kv has {}; give one of each a request, or one for all.",
-         qo_lens.size(), kv_lens.size());
+         qo.size(), kv.size());
   }
-  const Sizes sizes = sizes_of(qo_lens, kv_lens, config.page_size);
-  KvCache cache(engine,
-                {.num_kv_heads = config.num_kv_heads,
-                 .head_dim = config.head_dim,
-                 .page_size = config.page_size,
-                 .dtype = config.kv_dtype,
-                 .layout = parse_layout(setting.layout)},
-                1, sizes.pages, setting.seed);
-  std::vector<StepRequest> step;
-  for (int r = 0; r < int(kv_lens.size()); ++r) {
-    cache.append(r, kv_lens[r]);
-    step.push_back({r, qo_lens[r]});
-  }
-  cache.upload();
-  const StepBatch batch(cache, step);
-  DeviceMemory indices(engine, std::max<std::size_t>(1, batch.kv_indices.size()) * 4);
-  indices.write(0, std::as_bytes(std::span(batch.kv_indices)));
-  QuerySide query(engine, sizes.rows + 2, config.num_qo_heads, config.head_dim, config.q_dtype,
-                  setting.seed + 1);
-  query.refill(sizes.rows);
+  return qo;
+}
 
+// A batch on the device: one layer of K/V, the query side, page ids.
+struct Case {
+  std::vector<std::int32_t> qo_lens, kv_lens;
+  Sizes sizes;
+  KvCache cache;
+  QuerySide query;
+  DeviceMemory indices;
+
+  Case(const Engine& engine, const AttentionConfig& config, const Setting& setting)
+      : qo_lens(parse_lengths(setting.qo)),
+        kv_lens(parse_lengths(setting.kv)),
+        sizes(sizes_of(matched(qo_lens, kv_lens), kv_lens, config.page_size)),
+        cache(engine,
+              {.num_kv_heads = config.num_kv_heads,
+               .head_dim = config.head_dim,
+               .page_size = config.page_size,
+               .dtype = config.kv_dtype,
+               .layout = parse_layout(setting.layout)},
+              1, sizes.pages, setting.seed),
+        query(engine, sizes.rows + 2, config.num_qo_heads, config.head_dim, config.q_dtype,
+              setting.seed + 1) {}
+
+  StepBatch fill(const Engine& engine) {
+    std::vector<StepRequest> step;
+    for (int r = 0; r < int(kv_lens.size()); ++r) {
+      cache.append(r, kv_lens[r]);
+      step.push_back({r, qo_lens[r]});
+    }
+    cache.upload();
+    query.refill(sizes.rows);
+    StepBatch batch(cache, step);
+    indices = DeviceMemory(engine, std::max<std::size_t>(1, batch.kv_indices.size()) * 4);
+    indices.write(0, std::as_bytes(std::span(batch.kv_indices)));
+    return batch;
+  }
+
+  std::map<std::string, std::int64_t> words(const AttentionConfig& config) const {
+    const auto longest = std::max_element(kv_lens.begin(), kv_lens.end());
+    return {{"num_qo_heads", config.num_qo_heads},
+            {"num_kv_heads", config.num_kv_heads},
+            {"head_dim", config.head_dim},
+            {"num_qo_rows", sizes.rows},
+            {"num_requests", std::int64_t(kv_lens.size())},
+            {"kv_len", longest == kv_lens.end() ? 0 : *longest}};
+  }
+};
+
+Attention make_attention(Engine& engine, const AttentionConfig& config) {
   Progress progress(1);
   progress.step(fmt::format("compiling {}, or finding it in the cache", config.variant));
-  Attention attention = engine.attention(config);
-  progress.clear();
+  return engine.attention(config);
+}
+
+StepCheck run(Engine& engine, const AttentionConfig& config, const Setting& setting) {
+  Case data(engine, config, setting);
+  const StepBatch batch = data.fill(engine);
+  Attention attention = make_attention(engine, config);
   const ParamValues params = run_time_params(config, setting);
+  const VariantTensors own(engine, attention.variant(), data.words(config), setting.seed + 2);
   Workspace workspace =
-      attention.workspace({.max_requests = std::max(1, int(kv_lens.size())),
-                           .max_qo_rows = std::max(1, sizes.rows),
-                           .max_kv_tokens = std::max<std::int64_t>(1, sizes.keys)});
+      attention.workspace({.max_requests = std::max(1, int(data.kv_lens.size())),
+                           .max_qo_rows = std::max(1, data.sizes.rows),
+                           .max_kv_tokens = std::max<std::int64_t>(1, data.sizes.keys)});
   attention.plan(batch.batch(), workspace, nullptr, params);
-  const Tensor lse =
-      attention.variant().use_softmax ? query.lse() : Tensor{};  // without softmax there is none
-  attention.run(
-      workspace,
-      {.q = query.q(),
-       .k = cache.k(0),
-       .v = cache.v(0),
-       .o = query.o(),
-       .lse = lse,
-       .layout = cache.shape().layout,
-       .kv_indices = config.page_size ? static_cast<const std::int32_t*>(indices.data()) : nullptr},
-      params);
+  Tensors tensors{.q = data.query.q(),
+                  .k = data.cache.k(0),
+                  .v = data.cache.v(0),
+                  .o = data.query.o(),
+                  .layout = data.cache.shape().layout,
+                  .variant = own.on_device()};
+  if (attention.variant().use_softmax) tensors.lse = data.query.lse();  // else there is none
+  if (config.page_size) tensors.kv_indices = static_cast<std::int32_t*>(data.indices.data());
+  attention.run(workspace, tensors, params);
   if (engine.device().kind == DeviceKind::cuda) synchronize(nullptr);
-  return check_step(engine, attention, params, cache, 0, batch, query);
+  return check_step(engine, attention, params, data.cache, 0, batch, data.query, own.on_host());
 }
 
 }  // namespace
