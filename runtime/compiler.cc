@@ -8,7 +8,8 @@ namespace {
 
 // Does the line hold `word`, blanks and a colon? ptxas writes "error   :", the others "error:".
 bool announces(std::string_view line, std::string_view word) {
-  for (std::size_t at = line.find(word); at != std::string_view::npos; at = line.find(word, at + 1)) {
+  for (std::size_t at = line.find(word); at != std::string_view::npos;
+       at = line.find(word, at + 1)) {
     const std::size_t next = line.find_first_not_of(' ', at + word.size());
     if (next != std::string_view::npos && line[next] == ':') return true;
   }

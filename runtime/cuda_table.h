@@ -12,6 +12,7 @@
 namespace heddle {
 
 // X(name without "cu", version)
+// clang-format off
 #define HEDDLE_CUDA_REQUIRED(X)                                                               \
   X(Init, 2000) X(DriverGetVersion, 2020) X(GetErrorName, 6000) X(GetErrorString, 6000)       \
   X(DeviceGet, 2000) X(DeviceGetCount, 2000) X(DeviceGetName, 2000)                           \
@@ -30,6 +31,8 @@ namespace heddle {
   X(EventElapsedTime, 2000) X(GraphGetNodes, 10000) X(GraphInstantiateWithFlags, 11040)       \
   X(GraphLaunch, 10000) X(GraphDestroy, 10000) X(GraphExecDestroy, 10000)                     \
   X(ThreadExchangeStreamCaptureMode, 10010)
+
+// clang-format on
 
 // Null where the driver is older than they are.
 #define HEDDLE_CUDA_OPTIONAL(X) X(FuncLoad, 12040)

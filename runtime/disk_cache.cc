@@ -31,7 +31,8 @@ std::string absolute_environment(const char* name) {
 }
 
 std::string default_dir() {
-  if (const char* dir = std::getenv("HEDDLE_CACHE_DIR"); dir != nullptr && dir[0] != '\0') return dir;
+  if (const char* dir = std::getenv("HEDDLE_CACHE_DIR"); dir != nullptr && dir[0] != '\0')
+    return dir;
   if (const std::string cache = absolute_environment("XDG_CACHE_HOME"); !cache.empty()) {
     return cache + "/heddle";
   }
@@ -67,7 +68,8 @@ bool is_same_file(const struct stat& a, const struct stat& b) {
 
 FileLock::~FileLock() {
   if (file_ < 0) return;
-  flock(file_, LOCK_UN);  // a child forked meanwhile holds the same lock, and close alone would not end it
+  flock(file_,
+        LOCK_UN);  // a child forked meanwhile holds the same lock, and close alone would not end it
   close(file_);
 }
 FileLock::FileLock(FileLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
@@ -103,12 +105,16 @@ std::string DiskCache::open_dir(const std::string& dir) {
   }
   // An entry is code that this process will run, so nobody else may be able to plant one.
   if (status.st_uid != geteuid() && status.st_uid != 0) {
-    return fmt::format("Kernels are kept in memory only: the cache folder {} belongs to another user "
-                       "(id {}); name another one with HEDDLE_CACHE_DIR.", dir, status.st_uid);
+    return fmt::format(
+        "Kernels are kept in memory only: the cache folder {} belongs to another user "
+        "(id {}); name another one with HEDDLE_CACHE_DIR.",
+        dir, status.st_uid);
   }
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return fmt::format("Kernels are kept in memory only: other users may write to the cache folder {}; "
-                       "take that right away with chmod go-w.", dir);
+    return fmt::format(
+        "Kernels are kept in memory only: other users may write to the cache folder {}; "
+        "take that right away with chmod go-w.",
+        dir);
   }
   for (const char* part : {"/v1", "/tmp", "/locks"}) mkdir((dir + part).c_str(), 0700);
   dir_ = dir;
@@ -124,7 +130,8 @@ void DiskCache::note_failure(const std::string& what, int error) {
   ++write_failures_;
   const std::lock_guard lock(mutex_);
   if (why_not_.empty()) {
-    why_not_ = fmt::format("New kernels are not stored: {} cannot be written ({}).", what, words_of(error));
+    why_not_ = fmt::format("New kernels are not stored: {} cannot be written ({}).", what,
+                           words_of(error));
   }
 }
 

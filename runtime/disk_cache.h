@@ -1,8 +1,9 @@
 // Inside the room only: cache entries as files, and the locks between processes.
 //
 //   DIR/v1/ab/abcdef...   one entry (cache_entry.h); the folder is the key's first two digits
-//   DIR/tmp/...           entries being written; renamed into place, so a reader sees all or nothing
-//   DIR/locks/000 .. fff  empty files for flock, by the key's first three digits; never deleted,
+//   DIR/tmp/...           entries being written; renamed into place, so a reader sees all or
+//   nothing DIR/locks/000 .. fff  empty files for flock, by the key's first three digits; never
+//   deleted,
 //                         because a deleted one could be locked twice under its two lives
 //
 // Nothing here throws for what the disk does. A folder that cannot be made or trusted switches the

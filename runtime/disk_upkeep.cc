@@ -52,7 +52,8 @@ std::vector<DiskCache::Stored> DiskCache::stored() const {
       struct stat status {};
       if (file.filename().string().size() != kKeyDigits) return;
       if (lstat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
-      entries.push_back({file.string(), static_cast<std::uint64_t>(status.st_size), used_at_ns(status)});
+      entries.push_back(
+          {file.string(), static_cast<std::uint64_t>(status.st_size), used_at_ns(status)});
     });
   });
   return entries;
@@ -64,8 +65,8 @@ std::vector<CacheEntry> DiskCache::list() const {
   for (const Stored& file : stored()) {
     const std::optional<EntryFront> front = read_entry_front(read_front(file.path));
     if (!front) continue;
-    entries.push_back({fs::path(file.path).filename().string(), front->name, front->arch, file.bytes,
-                       front->header.compile_ms, front->header.registers,
+    entries.push_back({fs::path(file.path).filename().string(), front->name, front->arch,
+                       file.bytes, front->header.compile_ms, front->header.registers,
                        file.used_at_ns / 1'000'000'000});
   }
   std::sort(entries.begin(), entries.end(), [](const CacheEntry& a, const CacheEntry& b) {
@@ -87,8 +88,8 @@ void DiskCache::keep_house(std::uint64_t written_bytes) {
     const auto now = std::chrono::steady_clock::now();
     written_since_ += written_bytes;
     // A scan reads the whole tree: rarely, unless much was written.
-    const bool is_due = !has_kept_house_ || now - kept_house_at_ > kHouseEvery ||
-                        written_since_ > max_bytes_ / 8;
+    const bool is_due =
+        !has_kept_house_ || now - kept_house_at_ > kHouseEvery || written_since_ > max_bytes_ / 8;
     if (!is_due) return;
     has_kept_house_ = true;
     kept_house_at_ = now;

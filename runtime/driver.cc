@@ -52,9 +52,11 @@ struct DriverLoader {
       why = fmt::format("no CUDA driver was found ({})", reason ? reason : "libcuda.so.1");
       return false;
     }
-    get_address = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"));
+    get_address =
+        reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"));
     if (get_address == nullptr) {
-      get_address_old = reinterpret_cast<PFN_cuGetProcAddress_v11030>(dlsym(library, "cuGetProcAddress"));
+      get_address_old =
+          reinterpret_cast<PFN_cuGetProcAddress_v11030>(dlsym(library, "cuGetProcAddress"));
     }
     if (get_address == nullptr && get_address_old == nullptr) {
       why = "the CUDA driver is older than CUDA 11.6, the oldest that serves; update the driver";
@@ -105,7 +107,8 @@ struct DriverLoader {
     if (result != CUDA_SUCCESS) {
       const char* name = nullptr;
       table.GetErrorName(result, &name);
-      why = fmt::format("the CUDA driver does not start: cuInit gave {}", name ? name : "an unknown error");
+      why = fmt::format("the CUDA driver does not start: cuInit gave {}",
+                        name ? name : "an unknown error");
       return false;
     }
     table.DriverGetVersion(&driver.version_);
@@ -163,7 +166,8 @@ void fail_call(CUresult result, const char* call) {
     case CUDA_ERROR_ILLEGAL_INSTRUCTION:
     case CUDA_ERROR_ASSERT:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
-      hint = "; a kernel launched before failed, and the device cannot be used again by this process";
+      hint =
+          "; a kernel launched before failed, and the device cannot be used again by this process";
       break;
     case CUDA_ERROR_INVALID_CONTEXT:
       hint = "; call Device::make_current() in this thread first";
@@ -171,7 +175,8 @@ void fail_call(CUresult result, const char* call) {
     case CUDA_ERROR_OUT_OF_MEMORY:
       hint = "; declare smaller maxima, or free device memory";
       break;
-    default: break;
+    default:
+      break;
   }
   fail(ErrorKind::driver, "{} failed with {} ({}){}.", call,
        name ? name : fmt::format("CUresult {}", static_cast<int>(result)),

@@ -23,7 +23,8 @@ namespace heddle {
 class Driver {
  public:
   // The initialised driver, or null where there is none to use: no libcuda, the toolkit's stub, no
-  // device, or a process that was forked from one which had used CUDA. why_not() is then a sentence.
+  // device, or a process that was forked from one which had used CUDA. why_not() is then a
+  // sentence.
   static const Driver* get();
   static std::string why_not();
 

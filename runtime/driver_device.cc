@@ -37,14 +37,17 @@ Device Device::open(int ordinal) {
   device.context_ = context;
   device.ordinal_ = ordinal;
   std::array<char, 256> name{};
-  check(cuda().DeviceGetName(name.data(), static_cast<int>(name.size()) - 1, id), "cuDeviceGetName");
+  check(cuda().DeviceGetName(name.data(), static_cast<int>(name.size()) - 1, id),
+        "cuDeviceGetName");
   device.name_ = name.data();
   check(cuda().DeviceTotalMem(&device.total_bytes_, id), "cuDeviceTotalMem");
   device.num_sms_ = attribute_of(id, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   device.major_ = attribute_of(id, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   device.minor_ = attribute_of(id, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-  device.max_shared_per_block_ = attribute_of(id, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-  device.shared_per_sm_ = attribute_of(id, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+  device.max_shared_per_block_ =
+      attribute_of(id, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+  device.shared_per_sm_ =
+      attribute_of(id, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
   device.registers_per_sm_ = attribute_of(id, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
   device.max_threads_per_sm_ = attribute_of(id, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   device.l2_bytes_ = attribute_of(id, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
@@ -89,15 +92,20 @@ void Kernel::set_max_dynamic_smem(int bytes) const {
 
 int Kernel::max_active_blocks_per_sm(int threads, int smem_bytes) const {
   int blocks = 0;
-  check(cuda().OccupancyMaxActiveBlocksPerMultiprocessor(
-            &blocks, static_cast<CUfunction>(function), threads, static_cast<std::size_t>(smem_bytes)),
+  check(cuda().OccupancyMaxActiveBlocksPerMultiprocessor(&blocks, static_cast<CUfunction>(function),
+                                                         threads,
+                                                         static_cast<std::size_t>(smem_bytes)),
         "cuOccupancyMaxActiveBlocksPerMultiprocessor");
   return blocks;
 }
 
 int Kernel::registers() const { return attribute_of(function, CU_FUNC_ATTRIBUTE_NUM_REGS); }
-int Kernel::local_bytes() const { return attribute_of(function, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES); }
-int Kernel::shared_bytes() const { return attribute_of(function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES); }
+int Kernel::local_bytes() const {
+  return attribute_of(function, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
+}
+int Kernel::shared_bytes() const {
+  return attribute_of(function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+}
 int Kernel::max_threads_per_block() const {
   return attribute_of(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 }

@@ -35,9 +35,10 @@ class TempDir {
   TempDir() : path_(temp_root() + "/heddle-XXXXXX") {
     // mkdtemp makes it 0700: nobody else may put a header beside ours.
     if (mkdtemp(path_.data()) == nullptr) {
-      fail(ErrorKind::io,
-           "No temporary folder can be made in {} ({}); set TMPDIR to a folder that can be written.",
-           temp_root(), std::generic_category().message(errno));
+      fail(
+          ErrorKind::io,
+          "No temporary folder can be made in {} ({}); set TMPDIR to a folder that can be written.",
+          temp_root(), std::generic_category().message(errno));
     }
   }
   ~TempDir() {

@@ -23,7 +23,9 @@ std::string hex(Hash128 hash) {
   return text;
 }
 
-Hash128 hash_bytes(std::string_view bytes) { return from(XXH3_128bits(bytes.data(), bytes.size())); }
+Hash128 hash_bytes(std::string_view bytes) {
+  return from(XXH3_128bits(bytes.data(), bytes.size()));
+}
 
 Hash128 hash_fields(std::initializer_list<std::string_view> fields) {
   XXH3_state_t state;

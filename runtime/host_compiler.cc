@@ -23,11 +23,12 @@ namespace fs = std::filesystem;
 namespace {
 
 // No -march=native: a home directory, and with it the cache, may be shared by unlike machines.
-constexpr std::array kOptions = {"-std=c++20", "-O2",     "-fPIC",
-                                 "-shared",    "-fvisibility=hidden", "-fno-math-errno"};
+constexpr std::array kOptions = {"-std=c++20",     "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
+                                 "-fno-math-errno"};
 
 std::string on_path(const std::string& name) {
-  if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0 ? name : std::string{};
+  if (name.find('/') != std::string::npos)
+    return access(name.c_str(), X_OK) == 0 ? name : std::string{};
   const char* path = std::getenv("PATH");
   std::istringstream folders(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
   for (std::string folder; std::getline(folders, folder, ':');) {
@@ -43,15 +44,17 @@ std::string find_compiler(std::string& why) {
   if (wish != nullptr && wish[0] != '\0') {
     const std::string path = on_path(wish);
     if (path.empty()) {
-      why = fmt::format("HEDDLE_CXX={} is no program that can be run; set it to a C++20 compiler.", wish);
+      why = fmt::format("HEDDLE_CXX={} is no program that can be run; set it to a C++20 compiler.",
+                        wish);
     }
     return path;
   }
   for (const char* name : {"c++", "g++", "clang++"}) {
     if (std::string path = on_path(name); !path.empty()) return path;
   }
-  why = "No C++ compiler was found on PATH (c++, g++, clang++); install one, or set HEDDLE_CXX, to "
-        "run variants on the CPU that are not built in.";
+  why =
+      "No C++ compiler was found on PATH (c++, g++, clang++); install one, or set HEDDLE_CXX, to "
+      "run variants on the CPU that are not built in.";
   return {};
 }
 
@@ -81,7 +84,9 @@ bool run_program(const std::vector<std::string>& words, const std::string& log) 
   std::vector<char*> env = {locale, colours, term};
   for (char** at = environ; *at != nullptr; ++at) {
     const std::string_view entry = *at;
-    if (entry.starts_with("LC_ALL=") || entry.starts_with("GCC_COLORS=") || entry.starts_with("TERM=")) continue;
+    if (entry.starts_with("LC_ALL=") || entry.starts_with("GCC_COLORS=") ||
+        entry.starts_with("TERM="))
+      continue;
     env.push_back(*at);
   }
   env.push_back(nullptr);
@@ -133,7 +138,8 @@ HostCompiler::HostCompiler(const std::string& path) : path_(path) {
   const TempDir dir;
   const std::string log = dir.path() + "/version";
   if (!run_program({path_, "--version"}, log) || !fs::exists(log)) {
-    fail(ErrorKind::unsupported, "{} does not answer --version; set HEDDLE_CXX to a C++20 compiler.", path_);
+    fail(ErrorKind::unsupported,
+         "{} does not answer --version; set HEDDLE_CXX to a C++20 compiler.", path_);
   }
   identity_ = "host c++ " + read_file(log);
   for (const char* option : kOptions) identity_.append(" ").append(option);
@@ -154,8 +160,8 @@ Artifact HostCompiler::compile(const CompileRequest& request) {
   const std::string log = dir.path() + "/log", image = dir.path() + "/unit.so";
   std::vector<std::string> words = {path_};
   words.insert(words.end(), kOptions.begin(), kOptions.end());
-  words.insert(words.end(), {"-ffile-prefix-map=" + dir.path() + "/=", "-I" + dir.path(), "-o", image,
-                             dir.path() + "/unit.cc"});
+  words.insert(words.end(), {"-ffile-prefix-map=" + dir.path() + "/=", "-I" + dir.path(), "-o",
+                             image, dir.path() + "/unit.cc"});
   const bool is_done = run_program(words, log);
   Artifact artifact;
   artifact.log = without(read_file(log), dir.path() + "/");
@@ -163,8 +169,8 @@ Artifact HostCompiler::compile(const CompileRequest& request) {
   artifact.image = read_file(image);
   if (artifact.image.find(request.entry) == std::string::npos) {
     fail_compile(request, path_,
-                 fmt::format("error: the unit has no extern \"C\" function named {}\n{}", request.entry,
-                             artifact.log));
+                 fmt::format("error: the unit has no extern \"C\" function named {}\n{}",
+                             request.entry, artifact.log));
   }
   artifact.compile_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();

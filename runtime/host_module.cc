@@ -61,7 +61,8 @@ HostModule::~HostModule() {
   if (handle_ != nullptr) dlclose(handle_);
 }
 
-HostModule::HostModule(HostModule&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+HostModule::HostModule(HostModule&& other) noexcept
+    : handle_(std::exchange(other.handle_, nullptr)) {}
 
 HostModule& HostModule::operator=(HostModule&& other) noexcept {
   std::swap(handle_, other.handle_);

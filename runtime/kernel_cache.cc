@@ -81,8 +81,8 @@ struct KernelCache::State {
     ++(counters.*counter);
   }
 
-  Outcome find_or_compile(Compiler&, const CompileRequest&, const KeyFields&, const std::string& key,
-                          Origin& origin);
+  Outcome find_or_compile(Compiler&, const CompileRequest&, const KeyFields&,
+                          const std::string& key, Origin& origin);
   std::optional<Artifact> wait_for_lock(const std::string& key, const std::string& key_text,
                                         FileLock& lock);
   void settle_failure(Hash128 hash, std::promise<Outcome>& promise);
@@ -220,9 +220,12 @@ std::size_t KernelCache::clear() {
 
 const char* name_of(KernelCache::Origin origin) {
   switch (origin) {
-    case KernelCache::Origin::memory: return "memory";
-    case KernelCache::Origin::disk: return "disk";
-    case KernelCache::Origin::compiled: return "compiled";
+    case KernelCache::Origin::memory:
+      return "memory";
+    case KernelCache::Origin::disk:
+      return "disk";
+    case KernelCache::Origin::compiled:
+      return "compiled";
   }
   return "?";
 }

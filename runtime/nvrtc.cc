@@ -21,9 +21,12 @@ namespace {
 //   --no-cache           its own cache would hide ptxas' figures on a hit
 //   --no-source-include  a unit is not a file and has no folder to include from
 //   --modify-stack-limit=false  it would call setrlimit for the whole process
-constexpr std::array kOptions = {"-std=c++20",          "--minimal",
-                                 "--no-cache",          "--no-source-include",
-                                 "--modify-stack-limit=false", "--ptxas-options=-v"};
+constexpr std::array kOptions = {"-std=c++20",
+                                 "--minimal",
+                                 "--no-cache",
+                                 "--no-source-include",
+                                 "--modify-stack-limit=false",
+                                 "--ptxas-options=-v"};
 
 constexpr std::size_t kStackBytes = std::size_t{8} << 20;
 
@@ -78,7 +81,8 @@ void read_ptxas_figures(Artifact& artifact) {
 
 bool is_real_arch(std::string_view arch) {
   return arch.size() > 3 && arch.starts_with("sm_") &&
-         arch.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz", 3) == std::string_view::npos;
+         arch.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz", 3) ==
+             std::string_view::npos;
 }
 
 }  // namespace
@@ -125,9 +129,9 @@ class Program {
       text_pointers.push_back(texts[i].c_str());
       names.push_back(paths[i].c_str());
     }
-    const nvrtcResult result = nvrtc_.CreateProgram(
-        &program_, request.unit.c_str(), request.unit_path.c_str(), static_cast<int>(texts.size()),
-        text_pointers.data(), names.data());
+    const nvrtcResult result =
+        nvrtc_.CreateProgram(&program_, request.unit.c_str(), request.unit_path.c_str(),
+                             static_cast<int>(texts.size()), text_pointers.data(), names.data());
     if (result != NVRTC_SUCCESS) fail_with(result, "nvrtcCreateProgram");
   }
   ~Program() { nvrtc_.DestroyProgram(&program_); }

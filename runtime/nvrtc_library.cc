@@ -55,7 +55,8 @@ std::vector<std::string> usual_dirs() {
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (const std::string prefix = environment(name); !prefix.empty()) prefixes.push_back(prefix);
   }
-  if (const std::string home = environment("HOME"); !home.empty()) prefixes.push_back(home + "/.local");
+  if (const std::string home = environment("HOME"); !home.empty())
+    prefixes.push_back(home + "/.local");
   prefixes.insert(prefixes.end(), {"/usr/local", "/usr"});
   for (const std::string& prefix : prefixes) {
     for (const char* packages : {"site-packages", "dist-packages"}) {
@@ -113,7 +114,8 @@ void read_notes(const char* notes, std::size_t size, std::string& id) {
     if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 &&
         std::memcmp(notes + sizeof note, "GNU", 4) == 0) {
       for (std::size_t i = 0; i < note.n_descsz; ++i) {
-        id += fmt::format("{:02x}", static_cast<unsigned char>(notes[sizeof note + name_bytes + i]));
+        id +=
+            fmt::format("{:02x}", static_cast<unsigned char>(notes[sizeof note + name_bytes + i]));
       }
       return;
     }
@@ -128,7 +130,8 @@ int find_build_id(dl_phdr_info* info, std::size_t, void* data) {
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const auto& header = info->dlpi_phdr[i];
     if (header.p_type != PT_NOTE || !search.id.empty()) continue;
-    read_notes(reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr), header.p_memsz, search.id);
+    read_notes(reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr), header.p_memsz,
+               search.id);
   }
   return 1;
 }

@@ -59,8 +59,9 @@ TEST_CASE("cache damage: a flipped bit anywhere is a miss", "[cache]") {
 
 TEST_CASE("cache damage: trailing bytes, foreign files and nothing at all are misses", "[cache]") {
   StoredEntry entry;
-  for (const std::string& bytes : {entry.bytes + "x", std::string("#!/bin/sh\n"), std::string(5000, '\0'),
-                                   std::string(5000, '\xff'), std::string()}) {
+  for (const std::string& bytes :
+       {entry.bytes + "x", std::string("#!/bin/sh\n"), std::string(5000, '\0'),
+        std::string(5000, '\xff'), std::string()}) {
     CHECK(entry.origin_after(bytes) == Origin::compiled);
     CHECK(entry.is_right);
   }
@@ -93,9 +94,12 @@ TEST_CASE("cache damage: links and folders in an entry's place are not followed"
 TEST_CASE("cache damage: a file full of other things does not stop list or clear", "[cache]") {
   StoredEntry entry;
   write_file(std::filesystem::path(entry.path).parent_path().string() + "/notes.txt", "mine");
-  write_file(entry_path(entry.dir.path(), entry.path.substr(entry.path.size() - 32, 2) + std::string(30, '0')), "junk");
+  write_file(entry_path(entry.dir.path(),
+                        entry.path.substr(entry.path.size() - 32, 2) + std::string(30, '0')),
+             "junk");
   KernelCache cache({.dir = entry.dir.path()});
   CHECK(cache.list().size() == 1);
   CHECK(cache.clear() == 2);
-  CHECK(read_file(std::filesystem::path(entry.path).parent_path().string() + "/notes.txt") == "mine");
+  CHECK(read_file(std::filesystem::path(entry.path).parent_path().string() + "/notes.txt") ==
+        "mine");
 }

@@ -15,7 +15,8 @@ TEST_CASE("cache: a folder that cannot be made costs nothing but the disk", "[ca
   const TempDir dir;
   write_file(dir.path() + "/file", "in the way");
   FakeCompiler compiler;
-  for (const std::string& bad : {dir.path() + "/file/cache", std::string("/proc/no/such"), dir.path() + "/file"}) {
+  for (const std::string& bad :
+       {dir.path() + "/file/cache", std::string("/proc/no/such"), dir.path() + "/file"}) {
     KernelCache cache({.dir = bad});
     CHECK(cache.get(compiler, request_of("unit")).origin == Origin::compiled);
     CHECK(cache.get(compiler, request_of("unit")).origin == Origin::memory);
@@ -53,9 +54,12 @@ TEST_CASE("cache: a full disk costs only the entry", "[cache]") {
           FakeCompiler compiler;
           compiler.image_bytes = 100'000;
           KernelCache cache({.dir = dir.path()});
-          const bool is_right = cache.get(compiler, request_of("unit")).artifact->image.size() > 100'000;
-          const bool is_counted = cache.counters().write_failures == 1 && !cache.why_no_disk().empty();
-          const bool is_clean = std::filesystem::is_empty(dir.path() + "/tmp") && cache.list().empty();
+          const bool is_right =
+              cache.get(compiler, request_of("unit")).artifact->image.size() > 100'000;
+          const bool is_counted =
+              cache.counters().write_failures == 1 && !cache.why_no_disk().empty();
+          const bool is_clean =
+              std::filesystem::is_empty(dir.path() + "/tmp") && cache.list().empty();
           return is_right && is_counted && is_clean ? 0 : 1;
         })) == 0);
 }

@@ -16,7 +16,9 @@ TEST_CASE("cache race: 16 threads compile a key once", "[cache]") {
   std::vector<std::jthread> threads;
   std::atomic<int> right = 0;
   for (int i = 0; i < 16; ++i) {
-    threads.emplace_back([&] { right += cache.get(compiler, request_of("unit")).artifact->image == "image of unit"; });
+    threads.emplace_back([&] {
+      right += cache.get(compiler, request_of("unit")).artifact->image == "image of unit";
+    });
   }
   threads.clear();
   CHECK(right == 16);
@@ -117,7 +119,8 @@ TEST_CASE("cache race: kill -9 while publishing leaves a good cache", "[cache]")
       compiler.image_bytes = 1 << 20;  // writing takes a while
       for (int i = 0;; ++i) {
         KernelCache cache({.dir = dir.path()});
-        const std::string key = cache.get(compiler, request_of("unit " + std::to_string(i % kUnits))).key;
+        const std::string key =
+            cache.get(compiler, request_of("unit " + std::to_string(i % kUnits))).key;
         if (i % 3 == 0) cache.forget(key);
       }
       return 0;
@@ -130,7 +133,8 @@ TEST_CASE("cache race: kill -9 while publishing leaves a good cache", "[cache]")
     KernelCache cache({.dir = dir.path()});
     for (int i = 0; i < kUnits; ++i) {
       const std::string unit = "unit " + std::to_string(i);
-      CHECK(cache.get(compiler, request_of(unit)).artifact->image == "image of " + unit + std::string(1 << 20, '\1'));
+      CHECK(cache.get(compiler, request_of(unit)).artifact->image ==
+            "image of " + unit + std::string(1 << 20, '\1'));
     }
     CHECK(cache.counters().damaged == 0);
   }

@@ -82,9 +82,12 @@ TEST_CASE("driver: a device tells what it is", "[driver]") {
           const Device device = Device::open(0);
           expect(Driver::get()->version() == 12080, "version");
           expect(device.name() == "Mock H200", "name");
-          expect(device.num_sms() == 132 && device.major() == 9 && device.minor() == 0, "SMs, capability");
-          expect(device.max_shared_per_block() == 232448 && device.shared_per_sm() == 233472, "shared");
-          expect(device.l2_bytes() == 62914560 && device.total_bytes() == std::size_t{141} << 30, "L2, memory");
+          expect(device.num_sms() == 132 && device.major() == 9 && device.minor() == 0,
+                 "SMs, capability");
+          expect(device.max_shared_per_block() == 232448 && device.shared_per_sm() == 233472,
+                 "shared");
+          expect(device.l2_bytes() == 62914560 && device.total_bytes() == std::size_t{141} << 30,
+                 "L2, memory");
           expect_in(error_of([] { Device::open(1); }).what(), "no CUDA device 1; the driver has 1");
           expect_in(error_of([] { Device::open(-1); }).what(), "no CUDA device -1");
         }) == 0);
@@ -102,12 +105,18 @@ TEST_CASE("driver: a module is loaded relaxed, its kernel launched", "[driver]")
             kernel.launch({132}, {256}, 200'000, nullptr, args);
             kernel.launch({1, 2, 3}, {32}, 0, nullptr, args, true);
             expect(kernel.max_active_blocks_per_sm(256, 1000) == 8, "occupancy");
-            expect(kernel.registers() == 104 && kernel.local_bytes() == 103 && kernel.shared_bytes() == 101, "attributes");
+            expect(kernel.registers() == 104 && kernel.local_bytes() == 103 &&
+                       kernel.shared_bytes() == 101,
+                   "attributes");
             expect_in(error_of([&] { module.kernel("absent"); }).what(), "cuModuleGetFunction");
           }
           const std::string calls = mock_calls();
-          expect_in(calls, "cuModuleLoadData(2) cuModuleGetFunction(attention) cuFuncLoad(2) cuFuncSetAttribute(8,200000)");
-          expect_in(calls, "cuLaunchKernelEx(132 1 1,256,200000,0 attributes,7) cuLaunchKernelEx(1 2 3,32,0,1 attributes,7)");
+          expect_in(calls,
+                    "cuModuleLoadData(2) cuModuleGetFunction(attention) cuFuncLoad(2) "
+                    "cuFuncSetAttribute(8,200000)");
+          expect_in(calls,
+                    "cuLaunchKernelEx(132 1 1,256,200000,0 attributes,7) cuLaunchKernelEx(1 2 "
+                    "3,32,0,1 attributes,7)");
           expect_in(calls, "cuModuleUnload");
         }) == 0);
   CHECK(with_mock("no_func_load", [] {
@@ -160,7 +169,9 @@ TEST_CASE("driver: streams, events and a captured graph", "[driver]") {
           }
           const std::string calls = mock_calls();
           expect_in(calls, "cuStreamCreate(1) cuEventCreate(0) cuEventCreate(2)");
-          expect_in(calls, "cuStreamBeginCapture(1) cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphLaunch cuStreamSynchronize");
+          expect_in(calls,
+                    "cuStreamBeginCapture(1) cuStreamEndCapture cuGraphInstantiateWithFlags "
+                    "cuGraphLaunch cuStreamSynchronize");
           expect_in(calls, "cuGraphExecDestroy cuGraphDestroy");
           expect_in(calls, "cuStreamDestroy");
         }) == 0);
@@ -171,8 +182,10 @@ TEST_CASE("driver: failed calls carry their name, CUDA's words and advice", "[dr
           const Device device = Device::open();
           const Error error = error_of([] { DeviceBuffer buffer(1); });
           expect(error.kind() == ErrorKind::driver, "kind driver");
-          expect(std::string(error.what()) == "cuMemAlloc failed with CUDA_ERROR_OUT_OF_MEMORY (out of memory); "
-                                              "declare smaller maxima, or free device memory.", error.what());
+          expect(std::string(error.what()) ==
+                     "cuMemAlloc failed with CUDA_ERROR_OUT_OF_MEMORY (out of memory); "
+                     "declare smaller maxima, or free device memory.",
+                 error.what());
           expect(!Module::refused(error), "not refused");
         }) == 0);
   CHECK(with_mock("cuStreamSynchronize=700", [] {
@@ -209,7 +222,8 @@ TEST_CASE("driver: a forked child is refused with a sentence, and frees nothing"
             expect_no_driver("was forked");
             expect_in(error_of([&] { device.make_current(); }).what(), "was forked");
             buffer.reset();
-            expect(std::string(mock_calls()).find("cuMemFree") == std::string::npos, "nothing freed");
+            expect(std::string(mock_calls()).find("cuMemFree") == std::string::npos,
+                   "nothing freed");
             return 0;
           }));
           expect(result == 0, "the child is content");
@@ -225,7 +239,8 @@ TEST_CASE("driver: a launch costs little beyond the driver's own", "[driver]") {
           void* args[] = {&value};
           const auto begin = std::chrono::steady_clock::now();
           for (int i = 0; i < 100'000; ++i) kernel.launch({132}, {256}, 0, nullptr, args, true);
-          const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+          const std::chrono::duration<double, std::nano> took =
+              std::chrono::steady_clock::now() - begin;
           expect(took.count() / 100'000 < 1000, "a launch in less than 1 us");
         }) == 0);
 }

@@ -18,12 +18,14 @@ bool has_compiler() {
   return true;
 }
 
-const SourceFile kHeaders[] = {{"templates/deep/thrice.h", "#pragma once\ninline int thrice(int x) { return 3 * x; }\n"}};
+const SourceFile kHeaders[] = {
+    {"templates/deep/thrice.h", "#pragma once\ninline int thrice(int x) { return 3 * x; }\n"}};
 
 CompileRequest host_request(const std::string& body = "return thrice(x);") {
   CompileRequest request = request_of(
       "#include \"templates/deep/thrice.h\"\n"
-      "extern \"C\" __attribute__((visibility(\"default\"))) int attention(int x) {\n" + body + "\n}\n");
+      "extern \"C\" __attribute__((visibility(\"default\"))) int attention(int x) {\n" +
+      body + "\n}\n");
   request.unit_path = "softmax_cpu.cc";
   request.headers = kHeaders;
   request.headers_digest = digest_of(kHeaders);
@@ -69,8 +71,10 @@ TEST_CASE("host compiler: modules with unique symbols are not taken for one anot
   // so that a reused path would give the old code again.
   for (int i = 1; i <= 4; ++i) {
     CompileRequest request = host_request(fmt::format("return {} * x + unique();", i));
-    request.unit = "__attribute__((visibility(\"default\"))) inline int& unique() { static int value; "
-                   "return value; }\n" + request.unit;
+    request.unit =
+        "__attribute__((visibility(\"default\"))) inline int& unique() { static int value; "
+        "return value; }\n" +
+        request.unit;
     const HostModule module(compiler.compile(request).image);
     CHECK(call(module, 10) == 10 * i);
   }
@@ -79,8 +83,9 @@ TEST_CASE("host compiler: modules with unique symbols are not taken for one anot
 TEST_CASE("host compiler: a mistake is named at the spec's own file, hook and line", "[host]") {
   if (!has_compiler()) return;
   HostCompiler compiler;
-  const std::string message = message_of(
-      compiler, host_request("#line 7 \"cap.json:/hooks/logits_transform\"\nreturn x * undeclared;\n#line 3 \"softmax_cpu.cc\""));
+  const std::string message =
+      message_of(compiler, host_request("#line 7 \"cap.json:/hooks/logits_transform\"\nreturn x * "
+                                        "undeclared;\n#line 3 \"softmax_cpu.cc\""));
   CHECK(message.find("cap.json:/hooks/logits_transform:7:") == 0);
   CHECK_THAT(message.substr(0, message.find('\n')), contains("undeclared"));
   CHECK_THAT(message, contains("softmax_cpu.cc"));
@@ -136,7 +141,8 @@ TEST_CASE("host compiler: a missing or wrong one is a sentence", "[host]") {
 TEST_CASE("host compiler: the identity has version and options", "[host]") {
   if (!has_compiler()) return;
   const HostCompiler compiler;
-  CHECK_THAT(compiler.identity(), contains("-std=c++20 -O2 -fPIC -shared -fvisibility=hidden -fno-math-errno"));
+  CHECK_THAT(compiler.identity(),
+             contains("-std=c++20 -O2 -fPIC -shared -fvisibility=hidden -fno-math-errno"));
   CHECK(compiler.identity().size() > 100);  // --version says more than a word
 }
 

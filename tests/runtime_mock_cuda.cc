@@ -1,9 +1,9 @@
 // A libcuda.so.1 that plays a driver on the CPU, for the paths that no machine without a GPU has.
 //
-// MOCK_CUDA chooses what it plays: "stub" (the toolkit's), "no_device", "old" (no cuLaunchKernelEx),
-// "no_func_load", or "NAME=CODE": the function NAME fails with the CUresult CODE. Each call is noted,
-// and mock_calls() gives the notes. Device memory is host memory. It has no cuda.h: the signatures
-// are the driver's, with every handle a pointer.
+// MOCK_CUDA chooses what it plays: "stub" (the toolkit's), "no_device", "old" (no
+// cuLaunchKernelEx), "no_func_load", or "NAME=CODE": the function NAME fails with the CUresult
+// CODE. Each call is noted, and mock_calls() gives the notes. Device memory is host memory. It has
+// no cuda.h: the signatures are the driver's, with every handle a pointer.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +26,9 @@ std::string role() {
 int note(const std::string& name, const std::string& detail = {}) {
   calls += name + (detail.empty() ? "" : "(" + detail + ")") + " ";
   const std::string wish = role();
-  return wish.compare(0, name.size() + 1, name + "=") == 0 ? std::atoi(wish.c_str() + name.size() + 1) : 0;
+  return wish.compare(0, name.size() + 1, name + "=") == 0
+             ? std::atoi(wish.c_str() + name.size() + 1)
+             : 0;
 }
 
 void* handle(const char* name) {
@@ -45,92 +47,175 @@ int init(unsigned) { return role() == "no_device" ? 100 : note("cuInit"); }
 int driver_version(int* version) { return *version = 12080, 0; }
 int error_name(int code, const char** name) {
   switch (code) {
-    case 2: *name = "CUDA_ERROR_OUT_OF_MEMORY"; return 0;
-    case 200: *name = "CUDA_ERROR_INVALID_IMAGE"; return 0;
-    case 700: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; return 0;
-    case 901: *name = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"; return 0;
-    default: return 1;
+    case 2:
+      *name = "CUDA_ERROR_OUT_OF_MEMORY";
+      return 0;
+    case 200:
+      *name = "CUDA_ERROR_INVALID_IMAGE";
+      return 0;
+    case 700:
+      *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
+      return 0;
+    case 901:
+      *name = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED";
+      return 0;
+    default:
+      return 1;
   }
 }
-int error_string(int code, const char** words) { return *words = code == 2 ? "out of memory" : "some words", 0; }
+int error_string(int code, const char** words) {
+  return *words = code == 2 ? "out of memory" : "some words", 0;
+}
 int device_get(int* device, int ordinal) { return *device = ordinal, 0; }
 int device_count(int* count) { return *count = 1, 0; }
 int device_name(char* name, int size, int) { return std::snprintf(name, size, "Mock H200"), 0; }
 int device_attribute(int* value, int attribute, int) {
-  const std::map<int, int> values = {{16, 132}, {75, 9}, {76, 0}, {97, 232448}, {81, 233472}, {38, 62914560}, {82, 65536}, {39, 2048}};
+  const std::map<int, int> values = {{16, 132},    {75, 9},        {76, 0},     {97, 232448},
+                                     {81, 233472}, {38, 62914560}, {82, 65536}, {39, 2048}};
   const auto at = values.find(attribute);
   return at == values.end() ? 1 : (*value = at->second, 0);
 }
 int device_memory(std::size_t* bytes, int) { return *bytes = std::size_t{141} << 30, 0; }
-int retain(void** context, int) { return *context = handle("context"), note("cuDevicePrimaryCtxRetain"); }
+int retain(void** context, int) {
+  return *context = handle("context"), note("cuDevicePrimaryCtxRetain");
+}
 int set_current(void* context) { return current = context, 0; }
 int get_current(void** context) { return *context = current, 0; }
 int push(void* context) { return current = context, note("cuCtxPushCurrent"); }
 int pop(void** context) { return *context = current, current = nullptr, note("cuCtxPopCurrent"); }
 int synchronize() { return note("cuCtxSynchronize"); }
-int module_load(void** module, const void*) { return *module = handle("module"), note("cuModuleLoadData", std::to_string(capture_mode)); }
+int module_load(void** module, const void*) {
+  return *module = handle("module"), note("cuModuleLoadData", std::to_string(capture_mode));
+}
 int module_unload(void*) { return note("cuModuleUnload"); }
-int module_function(void** function, void*, const char* name) { return *function = handle(name), std::strcmp(name, "absent") == 0 ? 500 : note("cuModuleGetFunction", name); }
-int func_set(void*, int attribute, int value) { return note("cuFuncSetAttribute", std::to_string(attribute) + "," + std::to_string(value)); }
+int module_function(void** function, void*, const char* name) {
+  return *function = handle(name),
+         std::strcmp(name, "absent") == 0 ? 500 : note("cuModuleGetFunction", name);
+}
+int func_set(void*, int attribute, int value) {
+  return note("cuFuncSetAttribute", std::to_string(attribute) + "," + std::to_string(value));
+}
 int func_get(int* value, int attribute, void*) { return *value = 100 + attribute, 0; }
 int func_load(void*) { return note("cuFuncLoad", std::to_string(capture_mode)); }
-int occupancy(int* blocks, void*, int threads, std::size_t bytes) { return *blocks = bytes > 100'000 ? 1 : 2048 / threads, 0; }
+int occupancy(int* blocks, void*, int threads, std::size_t bytes) {
+  return *blocks = bytes > 100'000 ? 1 : 2048 / threads, 0;
+}
 int launch(const LaunchConfig* config, void*, void** args, void**) {
   char text[128];
-  std::snprintf(text, sizeof text, "%u %u %u,%u,%u,%u attributes,%d", config->grid[0], config->grid[1], config->grid[2], config->block[0],
-                config->shared_bytes, config->num_attributes, *static_cast<int*>(args[0]));
+  std::snprintf(text, sizeof text, "%u %u %u,%u,%u,%u attributes,%d", config->grid[0],
+                config->grid[1], config->grid[2], config->block[0], config->shared_bytes,
+                config->num_attributes, *static_cast<int*>(args[0]));
   return note("cuLaunchKernelEx", role() == "quiet" ? "" : text);
 }
 int quiet_launch(const LaunchConfig*, void*, void**, void**) { return 0; }
-int mem_alloc(void** pointer, std::size_t bytes) { return *pointer = std::malloc(bytes), note("cuMemAlloc"); }
+int mem_alloc(void** pointer, std::size_t bytes) {
+  return *pointer = std::malloc(bytes), note("cuMemAlloc");
+}
 int mem_free(void* pointer) { return std::free(pointer), note("cuMemFree"); }
-int host_alloc(void** pointer, std::size_t bytes, unsigned) { return *pointer = std::malloc(bytes), note("cuMemHostAlloc"); }
+int host_alloc(void** pointer, std::size_t bytes, unsigned) {
+  return *pointer = std::malloc(bytes), note("cuMemHostAlloc");
+}
 int host_free(void* pointer) { return std::free(pointer), note("cuMemFreeHost"); }
-int copy(void* to, const void* from, std::size_t bytes) { return std::memcpy(to, from, bytes), note("copy"); }
-int copy_async(void* to, const void* from, std::size_t bytes, void*) { return std::memcpy(to, from, bytes), note("copy_async"); }
-int fill8(void* to, unsigned char value, std::size_t count, void*) { return std::memset(to, value, count), 0; }
+int copy(void* to, const void* from, std::size_t bytes) {
+  return std::memcpy(to, from, bytes), note("copy");
+}
+int copy_async(void* to, const void* from, std::size_t bytes, void*) {
+  return std::memcpy(to, from, bytes), note("copy_async");
+}
+int fill8(void* to, unsigned char value, std::size_t count, void*) {
+  return std::memset(to, value, count), 0;
+}
 int fill32(std::uint32_t* to, unsigned value, std::size_t count, void*) {
   for (std::size_t i = 0; i < count; ++i) to[i] = value;
   return 0;
 }
-int stream_create(void** stream, unsigned flags) { return *stream = handle("stream"), note("cuStreamCreate", std::to_string(flags)); }
+int stream_create(void** stream, unsigned flags) {
+  return *stream = handle("stream"), note("cuStreamCreate", std::to_string(flags));
+}
 int stream_destroy(void*) { return note("cuStreamDestroy"); }
 int stream_synchronize(void*) { return note("cuStreamSynchronize"); }
 int stream_wait(void*, void*, unsigned) { return note("cuStreamWaitEvent"); }
-int begin_capture(void*, int mode) { return is_capturing = true, note("cuStreamBeginCapture", std::to_string(mode)); }
-int end_capture(void*, void** graph) { return is_capturing = false, *graph = handle("graph"), note("cuStreamEndCapture"); }
+int begin_capture(void*, int mode) {
+  return is_capturing = true, note("cuStreamBeginCapture", std::to_string(mode));
+}
+int end_capture(void*, void** graph) {
+  return is_capturing = false, *graph = handle("graph"), note("cuStreamEndCapture");
+}
 int capturing(void*, int* status) { return *status = is_capturing ? 1 : 0, 0; }
-int event_create(void** event, unsigned flags) { return *event = handle("event"), note("cuEventCreate", std::to_string(flags)); }
+int event_create(void** event, unsigned flags) {
+  return *event = handle("event"), note("cuEventCreate", std::to_string(flags));
+}
 int event_destroy(void*) { return note("cuEventDestroy"); }
 int event_record(void*, void*) { return note("cuEventRecord"); }
 int event_query(void*) { return note("cuEventQuery"); }
 int event_synchronize(void*) { return note("cuEventSynchronize"); }
 int event_elapsed(float* ms, void*, void*) { return *ms = 1.5f, 0; }
 int graph_nodes(void*, void**, std::size_t* count) { return *count = 3, 0; }
-int graph_instantiate(void** exec, void*, unsigned long long) { return *exec = handle("exec"), note("cuGraphInstantiateWithFlags"); }
+int graph_instantiate(void** exec, void*, unsigned long long) {
+  return *exec = handle("exec"), note("cuGraphInstantiateWithFlags");
+}
 int graph_launch(void*, void*) { return note("cuGraphLaunch"); }
 int graph_destroy(void*) { return note("cuGraphDestroy"); }
 int exec_destroy(void*) { return note("cuGraphExecDestroy"); }
 int exchange_mode(int* mode) { return std::swap(*mode, capture_mode), 0; }
 
 const std::map<std::string, void*>& functions() {
-#define F(name, function) {"cu" #name, reinterpret_cast<void*>(function)}
+#define F(name, function) \
+  { "cu" #name, reinterpret_cast<void*>(function) }
   static const std::map<std::string, void*> table = {
-      F(Init, init), F(DriverGetVersion, driver_version), F(GetErrorName, error_name), F(GetErrorString, error_string),
-      F(DeviceGet, device_get), F(DeviceGetCount, device_count), F(DeviceGetName, device_name),
-      F(DeviceGetAttribute, device_attribute), F(DeviceTotalMem, device_memory), F(DevicePrimaryCtxRetain, retain),
-      F(CtxSetCurrent, set_current), F(CtxGetCurrent, get_current), F(CtxPushCurrent, push), F(CtxPopCurrent, pop),
-      F(CtxSynchronize, synchronize), F(ModuleLoadData, module_load), F(ModuleUnload, module_unload),
-      F(ModuleGetFunction, module_function), F(FuncSetAttribute, func_set), F(FuncGetAttribute, func_get), F(FuncLoad, func_load),
-      F(OccupancyMaxActiveBlocksPerMultiprocessor, occupancy), F(LaunchKernelEx, launch), F(MemAlloc, mem_alloc), F(MemFree, mem_free),
-      F(MemHostAlloc, host_alloc), F(MemFreeHost, host_free), F(MemcpyHtoD, copy), F(MemcpyDtoH, copy), F(MemcpyHtoDAsync, copy_async),
-      F(MemcpyDtoHAsync, copy_async), F(MemcpyDtoDAsync, copy_async), F(MemsetD8Async, fill8), F(MemsetD32Async, fill32),
-      F(StreamCreate, stream_create), F(StreamDestroy, stream_destroy), F(StreamSynchronize, stream_synchronize),
-      F(StreamWaitEvent, stream_wait), F(StreamBeginCapture, begin_capture), F(StreamEndCapture, end_capture),
-      F(StreamIsCapturing, capturing), F(EventCreate, event_create), F(EventDestroy, event_destroy), F(EventRecord, event_record),
-      F(EventQuery, event_query), F(EventSynchronize, event_synchronize), F(EventElapsedTime, event_elapsed), F(GraphGetNodes, graph_nodes),
-      F(GraphInstantiateWithFlags, graph_instantiate), F(GraphLaunch, graph_launch), F(GraphDestroy, graph_destroy),
-      F(GraphExecDestroy, exec_destroy), F(ThreadExchangeStreamCaptureMode, exchange_mode)};
+      F(Init, init),
+      F(DriverGetVersion, driver_version),
+      F(GetErrorName, error_name),
+      F(GetErrorString, error_string),
+      F(DeviceGet, device_get),
+      F(DeviceGetCount, device_count),
+      F(DeviceGetName, device_name),
+      F(DeviceGetAttribute, device_attribute),
+      F(DeviceTotalMem, device_memory),
+      F(DevicePrimaryCtxRetain, retain),
+      F(CtxSetCurrent, set_current),
+      F(CtxGetCurrent, get_current),
+      F(CtxPushCurrent, push),
+      F(CtxPopCurrent, pop),
+      F(CtxSynchronize, synchronize),
+      F(ModuleLoadData, module_load),
+      F(ModuleUnload, module_unload),
+      F(ModuleGetFunction, module_function),
+      F(FuncSetAttribute, func_set),
+      F(FuncGetAttribute, func_get),
+      F(FuncLoad, func_load),
+      F(OccupancyMaxActiveBlocksPerMultiprocessor, occupancy),
+      F(LaunchKernelEx, launch),
+      F(MemAlloc, mem_alloc),
+      F(MemFree, mem_free),
+      F(MemHostAlloc, host_alloc),
+      F(MemFreeHost, host_free),
+      F(MemcpyHtoD, copy),
+      F(MemcpyDtoH, copy),
+      F(MemcpyHtoDAsync, copy_async),
+      F(MemcpyDtoHAsync, copy_async),
+      F(MemcpyDtoDAsync, copy_async),
+      F(MemsetD8Async, fill8),
+      F(MemsetD32Async, fill32),
+      F(StreamCreate, stream_create),
+      F(StreamDestroy, stream_destroy),
+      F(StreamSynchronize, stream_synchronize),
+      F(StreamWaitEvent, stream_wait),
+      F(StreamBeginCapture, begin_capture),
+      F(StreamEndCapture, end_capture),
+      F(StreamIsCapturing, capturing),
+      F(EventCreate, event_create),
+      F(EventDestroy, event_destroy),
+      F(EventRecord, event_record),
+      F(EventQuery, event_query),
+      F(EventSynchronize, event_synchronize),
+      F(EventElapsedTime, event_elapsed),
+      F(GraphGetNodes, graph_nodes),
+      F(GraphInstantiateWithFlags, graph_instantiate),
+      F(GraphLaunch, graph_launch),
+      F(GraphDestroy, graph_destroy),
+      F(GraphExecDestroy, exec_destroy),
+      F(ThreadExchangeStreamCaptureMode, exchange_mode)};
 #undef F
   return table;
 }
@@ -149,7 +234,8 @@ int cuGetProcAddress_v2(const char* symbol, void** function, int, std::uint64_t,
   const auto at = functions().find(name);
   if (at == functions().end()) return 500;
   *function = at->second;
-  if (wish == "quiet" && name == "cuLaunchKernelEx") *function = reinterpret_cast<void*>(quiet_launch);
+  if (wish == "quiet" && name == "cuLaunchKernelEx")
+    *function = reinterpret_cast<void*>(quiet_launch);
   *status = 0;
   return 0;
 }

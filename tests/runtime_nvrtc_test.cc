@@ -20,7 +20,9 @@ bool has_nvrtc() {
   return true;
 }
 
-const SourceFile kHeaders[] = {{"templates/twice.h", "#pragma once\n__device__ inline float twice(float x) { return 2 * x; }\n"}};
+const SourceFile kHeaders[] = {
+    {"templates/twice.h",
+     "#pragma once\n__device__ inline float twice(float x) { return 2 * x; }\n"}};
 
 CompileRequest kernel_request(std::string arch = "sm_90a") {
   CompileRequest request = request_of(R"(#include "templates/twice.h"
@@ -86,7 +88,8 @@ TEST_CASE("nvrtc: spills and stack are read from ptxas", "[nvrtc]") {
   if (!has_nvrtc()) return;
   CompileRequest request = kernel_request();
   // More live values than 24 registers hold.
-  request.unit = R"(extern "C" __global__ void __launch_bounds__(1024, 2) attention(float* o, const float* q) {
+  request.unit =
+      R"(extern "C" __global__ void __launch_bounds__(1024, 2) attention(float* o, const float* q) {
   float x[96];
 #pragma unroll
   for (int i = 0; i < 96; ++i) x[i] = q[i * 1024 + threadIdx.x];
@@ -105,10 +108,14 @@ TEST_CASE("nvrtc: a mistake is named at the spec's own file, hook and line", "[n
   NvrtcCompiler compiler;
   CompileRequest request = kernel_request();
   request.name = "decode of cap";
-  request.unit = "__device__ float hook(float logit) {\n#line 1 \"cap.json:/hooks/logits_transform\"\n"
-                 "return logit * undeclared;\n#line 4 \"test.cu\"\n}\n" + request.unit;
+  request.unit =
+      "__device__ float hook(float logit) {\n#line 1 \"cap.json:/hooks/logits_transform\"\n"
+      "return logit * undeclared;\n#line 4 \"test.cu\"\n}\n" +
+      request.unit;
   const std::string message = message_of(compiler, request, ErrorKind::compile_failed);
-  CHECK(message.find("cap.json:/hooks/logits_transform(1): error: identifier \"undeclared\" is undefined") == 0);
+  CHECK(message.find(
+            "cap.json:/hooks/logits_transform(1): error: identifier \"undeclared\" is undefined") ==
+        0);
   CHECK_THAT(message, contains("decode of cap (test.cu, for sm_90a, with NVRTC"));
   CHECK_THAT(message, contains("1 error detected"));
   // The engine stays usable.
@@ -123,14 +130,16 @@ TEST_CASE("nvrtc: a unit without its entry, and a missing header, are compile er
   CHECK_THAT(message_of(compiler, request, ErrorKind::compile_failed), contains("no_such_kernel"));
   request = kernel_request();
   request.headers = {};
-  CHECK_THAT(message_of(compiler, request, ErrorKind::compile_failed), contains("templates/twice.h"));
+  CHECK_THAT(message_of(compiler, request, ErrorKind::compile_failed),
+             contains("templates/twice.h"));
 }
 
 TEST_CASE("nvrtc: a mistake that only ptxas finds comes first too", "[nvrtc]") {
   if (!has_nvrtc()) return;
   NvrtcCompiler compiler;
   CompileRequest request = kernel_request();
-  request.unit = "extern \"C\" __global__ void attention() { asm volatile(\"no.such.instruction;\"); }";
+  request.unit =
+      "extern \"C\" __global__ void attention() { asm volatile(\"no.such.instruction;\"); }";
   const std::string message = message_of(compiler, request, ErrorKind::compile_failed);
   CHECK_THAT(message.substr(0, message.find('\n')), contains("ptxas") && contains("no"));
 }
@@ -138,9 +147,11 @@ TEST_CASE("nvrtc: a mistake that only ptxas finds comes first too", "[nvrtc]") {
 TEST_CASE("nvrtc: an unknown or malformed architecture is refused with the known ones", "[nvrtc]") {
   if (!has_nvrtc()) return;
   NvrtcCompiler compiler;
-  CHECK_THAT(message_of(compiler, kernel_request("sm_999"), ErrorKind::unsupported), contains("90"));
+  CHECK_THAT(message_of(compiler, kernel_request("sm_999"), ErrorKind::unsupported),
+             contains("90"));
   for (const char* arch : {"cpu", "sm_", "compute_90", "sm_90 -restrict", "sm_90,-G"}) {
-    CHECK_THAT(message_of(compiler, kernel_request(arch), ErrorKind::invalid_argument), contains("sm_90a"));
+    CHECK_THAT(message_of(compiler, kernel_request(arch), ErrorKind::invalid_argument),
+               contains("sm_90a"));
   }
   const std::vector<int>& known = compiler.supported();
   CHECK(std::find(known.begin(), known.end(), 90) != known.end());
@@ -152,7 +163,8 @@ TEST_CASE("nvrtc: the options are the fixed list, and the identity says which li
   const std::string& identity = compiler.identity();
   CHECK_THAT(identity, contains("-std=c++20 --minimal --no-cache --no-source-include "
                                 "--modify-stack-limit=false --ptxas-options=-v"));
-  for (const char* poison : {"restrict", "-G", "Ofast"}) CHECK(identity.find(poison) == std::string::npos);
+  for (const char* poison : {"restrict", "-G", "Ofast"})
+    CHECK(identity.find(poison) == std::string::npos);
   CHECK(compiler.version() >= 12000);
   CHECK(identity.find("size") == std::string::npos);  // build ids were found
   CHECK(identity == NvrtcCompiler().identity());
@@ -169,7 +181,8 @@ TEST_CASE("nvrtc: what was compiled before does not change a kernel", "[nvrtc]")
   for (int i = 1; i < 32; ++i) o[i] = q[i - 1] + q[0]; })";
   const std::string before = compiler.compile(plain).image;
   CompileRequest other = kernel_request("sm_80");
-  other.unit = R"(extern "C" __global__ void attention(float* __restrict__ o, const float* __restrict__ q) {
+  other.unit =
+      R"(extern "C" __global__ void attention(float* __restrict__ o, const float* __restrict__ q) {
   o[threadIdx.x] = q[threadIdx.x]; })";
   compiler.compile(other);
   other.unit = "bad";

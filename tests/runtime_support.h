@@ -1,4 +1,5 @@
-// What the runtime's tests share: a compiler that only counts, folders, requests and forked children.
+// What the runtime's tests share: a compiler that only counts, folders, requests and forked
+// children.
 #pragma once
 
 #include <sys/wait.h>
@@ -16,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/kernel_cache.h"
 #include "runtime/files.h"
+#include "runtime/kernel_cache.h"
 
 namespace heddle_tests {
 
@@ -38,7 +39,13 @@ class FakeCompiler : public heddle::Compiler {
     if (request.unit.find("unlucky") != std::string::npos) {
       heddle::fail(heddle::ErrorKind::io, "The disk is full.");
     }
-    return {"image of " + request.unit + std::string(image_bytes, '\1'), "a note", 12.5, 40, 256, 8, 16};
+    return {"image of " + request.unit + std::string(image_bytes, '\1'),
+            "a note",
+            12.5,
+            40,
+            256,
+            8,
+            16};
   }
 
   std::atomic<int> compiles = 0;
