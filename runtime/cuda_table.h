@@ -51,12 +51,14 @@ extern const CudaTable* cuda_table;
 [[noreturn]] void fail_call(CUresult result, const char* call);
 
 inline const CudaTable& cuda() {
-  if (cuda_table == nullptr) [[unlikely]] fail_without_driver();
+  if (cuda_table == nullptr) [[unlikely]]
+    fail_without_driver();
   return *cuda_table;
 }
 
 inline void check(CUresult result, const char* call) {
-  if (result != CUDA_SUCCESS) [[unlikely]] fail_call(result, call);
+  if (result != CUDA_SUCCESS) [[unlikely]]
+    fail_call(result, call);
 }
 
 inline CUdeviceptr address(const void* device) { return reinterpret_cast<CUdeviceptr>(device); }
