@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
+#include "runtime/nvrtc.h"
 #include "tests/catch.h"
 #include "tools/bench_report.h"
 #include "tools/half.h"
@@ -105,6 +106,21 @@ TEST_CASE("bench_report: a missing ceiling is null, with the reason", "[tools]")
   CHECK(json["rows"][0]["of_read"] == 0.5);
   CHECK(json["rows"][0]["peer"] == "heddle");
   CHECK(json["rows"][1]["error"] == "why");
+}
+
+TEST_CASE("ceilings: the read kernels compile and spill nothing", "[tools][nvrtc]") {
+  if (NvrtcCompiler::unavailable()) return;
+  NvrtcCompiler compiler;
+  for (const char* entry : {"read_together", "read_apart"}) {
+    const Artifact artifact =
+        compiler.compile({.name = "the read ceiling",
+                          .unit = std::string(embedded_text("tools/read_ceiling.cu")),
+                          .unit_path = "tools/read_ceiling.cu",
+                          .arch = "sm_90a",
+                          .entry = entry});
+    CHECK(artifact.spill_bytes == 0);
+    CHECK(!artifact.image.empty());
+  }
 }
 
 TEST_CASE("options: params and heads are read whole or refused", "[tools]") {
