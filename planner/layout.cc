@@ -16,6 +16,16 @@ std::size_t align_section(std::size_t bytes) {
   return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
 }
 
+// Every border may cut a stream, hence two partial states a CTA. Where they would take more than
+// 20 MiB (wide tiles, two CTAs an SM), one and a half do: some borders then fall between streams,
+// which costs a little balance where streams are long.
+std::int64_t most_partials(const PlanConfig& config, const PipelineShape& shape) {
+  constexpr std::int64_t kRoomy = 20 << 20;
+  const std::int64_t ctas = shape.num_ctas;
+  const std::int64_t slot_bytes = std::int64_t{shape.tile_rows} * config.head_dim * sizeof(float);
+  return 2 * ctas * slot_bytes <= kRoomy ? 2 * ctas : (3 * ctas + 1) / 2;
+}
+
 std::size_t plan_bytes_of(const PlanConfig& config, const Maxima& maxima) {
   std::size_t bytes = align_record(sizeof(PlanHeader));
   bytes += align_record(sizeof(RequestRecord) * static_cast<std::size_t>(maxima.max_requests));
@@ -52,7 +62,7 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   // A cut inside a stream turns one item into at most four: whole heads, part | part, whole heads.
   bounds.items = tiles * config.num_kv_heads + requests + 3 * (ctas - 1);
   bounds.merges = ctas;
-  bounds.partials = 2 * ctas;
+  bounds.partials = most_partials(config, shape);
   return bounds;
 }
 

@@ -117,7 +117,7 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
     writer.advance(sizeof(std::int32_t) * static_cast<std::size_t>(shape.num_ctas + 1));
     section.items_offset = writer.position();
     const SplitResult split = split_evenly(
-        lists[p].runs(), config_.num_kv_heads, shape,
+        lists[p].runs(), config_.num_kv_heads, shape, layout_.section[p].max_partials,
         {cta_begin, writer.at_end<WorkItem>(), scratch_->merges.data(), scratch_->items});
     writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
     section.merges_offset = writer.position();

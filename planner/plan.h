@@ -1,6 +1,23 @@
 // Door of the room `planner`: from the lengths of a batch to a balanced work list.
 //
-// STORY TO BE WRITTEN BY THE ROOM (10 to 25 lines): what it does, its data, its promise.
+// A batch is checked once (check_batch.h), its query tiles are listed with the KV tiles that the
+// declared mask leaves visible (streams.h, visible.h), all of a pipeline's streams are laid in a
+// row and cut into one even share a CTA (split.h), and the records of templates/abi.h are written
+// into one block of bytes that one copy moves. A plan depends on lengths and config alone, never
+// on page ids or addresses: equal lengths, equal bytes. How large it can get is known beforehand
+// (layout.h). plan_view.h reads a plan back; explain.h and draw.h show it to people; lengths.h
+// reads the lengths that the command is given. This room knows no CUDA and no variant, only masks.
+//
+// Why the contiguous split is the default, and not chunks dealt to the least loaded CTA, longest
+// first: by the cost model (not from a GPU; 8 kv heads, tiles of 64 keys, the default CostModel)
+// the busiest CTA stands at this multiple of the mean, contiguous against dealt:
+//
+//   CTAs  1x131072+255x1024  zipf:256:65536  uniform:64:256:16384  64x4096        10000x300
+//   132   1.003   1.009      1.003   1.010   1.002   1.010         1.004   1.031  1.005   1.002
+//   264   1.005   1.052      1.006   1.009   1.003   1.028         1.008   1.031  1.005   1.003
+//
+// So both are even; the contiguous one keeps heads of a request together (10,000 requests of 8
+// heads are 10,100 records, not 80,000), needs no sorting, and bounds partial states by the CTAs.
 #pragma once
 
 #include <array>

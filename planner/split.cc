@@ -153,7 +153,7 @@ LineTotals totals_of(const Line& line) {
 
 // Close enough to even that another walk over the line would cost more than it gains.
 bool is_even(const Pricing& pricing, int num_ctas) {
-  return pricing.busiest * num_ctas <= pricing.total + pricing.total / 64;
+  return pricing.busiest * num_ctas <= pricing.total + pricing.total / 100;
 }
 
 // Finds the smallest budget that holds the line, to half a tile or 1/128. `pricing` is what the
@@ -187,8 +187,8 @@ std::int64_t search_budget(const Line& line, std::int64_t floor, std::int64_t tr
 }  // namespace
 
 SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const PipelineShape& shape,
-                         const SplitOutput& out) {
-  const Line line{runs, num_heads, shape.num_ctas, LineCost(shape.cost)};
+                         int max_partials, const SplitOutput& out) {
+  const Line line{runs, num_heads, shape.num_ctas, max_partials, LineCost(shape.cost)};
   const LineTotals totals = totals_of(line);
   const std::int64_t floor = std::max((totals.cost + line.num_ctas - 1) / line.num_ctas,
                                       least_budget(line.cost, totals.longest));

@@ -29,7 +29,8 @@ struct SplitResult {
   double max_over_mean = 1.0;  // of the cost over all CTAs; 1 where there is no work
 };
 
+// Writes at most max_partials partial states, which is at least shape.num_ctas.
 SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const PipelineShape& shape,
-                         const SplitOutput& out);
+                         int max_partials, const SplitOutput& out);
 
 }  // namespace heddle

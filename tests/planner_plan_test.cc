@@ -47,7 +47,7 @@ Case random_case(Random& random) {
   PlanConfig& config = c.config;
   config.num_kv_heads = pick(random, {1, 2, 3, 8});
   config.group = pick(random, {1, 3, 5, 7, 12, 16, 32});
-  config.head_dim = 64;
+  config.head_dim = pick(random, {64, 4096});  // 4096: few partial states (layout.cc)
   config.page_size = pick(random, {0, 1, 5, 16});
   const int present = draw(random, 0, 3);
   config.pipeline[0] = {present != 1, draw(random, 1, 40), pick(random, {16, 32}), pick(random, {16, 64, 128}), {}};

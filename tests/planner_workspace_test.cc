@@ -8,6 +8,7 @@ TEST_CASE("the workspace of 132 SMs stays below 32 MiB for 10,000 requests", "[p
   constexpr std::size_t kLimit = std::size_t{32} << 20;
   const Maxima maxima{.max_requests = 10000, .max_qo_rows = 65536, .max_kv_tokens = 1 << 24};
   CHECK(workspace_layout(named_config(264, 132), maxima).total_bytes <= kLimit);
+  CHECK(workspace_layout(named_config(264, 264), maxima).total_bytes <= kLimit);
 }
 
 TEST_CASE("partial states do not grow with the batch", "[planner][workspace]") {
@@ -46,6 +47,17 @@ TEST_CASE("an absent pipeline takes no room", "[planner][workspace]") {
   const auto layout = workspace_layout(config, {.max_requests = 9, .max_qo_rows = 36, .max_kv_tokens = 12345});
   CHECK(layout.section[1].max_partials == 0);
   CHECK(layout.total_bytes < 264 * 16 * 129 * 4 + 64 * 1024);
+}
+
+TEST_CASE("where partial states are few, plans keep to them and stay balanced", "[planner][workspace]") {
+  for (const std::string_view name : {"1x16384", "32x2048", "8x1000", "300x130", "3x2500+64x700"}) {
+    INFO(name);
+    const std::vector<std::int32_t> lens = parse_lengths(name);
+    const Planned planned = plan_of(named_config(264, 264), lens, lens, {.causal = 1});
+    CHECK(planned.layout.section[1].max_partials == 396);
+    CHECK(planned.summary.partials[1] <= 396);
+    CHECK(planned.summary.max_over_mean[1] <= 1.10);
+  }
 }
 
 // Plans that use all the room there is: as many query tiles as the rows can make.
