@@ -1,0 +1,65 @@
+// The correctness matrix on the GPU: seeded random configurations against the double-precision
+// reference. HEDDLE_MATRIX_CONFIGS and HEDDLE_MATRIX_SEED set how many and which.
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "runtime/driver.h"
+#include "tests/catch.h"
+#include "tests/problem.h"
+#include "tools/parallel.h"
+
+using namespace heddle;
+using namespace heddle_tests;
+
+namespace {
+
+int number_from(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::atoi(text) : otherwise;
+}
+
+struct Tally {
+  std::mutex mutex;
+  int right = 0;
+  double worst_ratio = 0;
+  std::vector<std::string> wrong;
+
+  void add(const Verdict& verdict) {
+    const std::lock_guard lock(mutex);
+    right += verdict.ok;
+    if (verdict.ok) worst_ratio = std::max(worst_ratio, verdict.error / verdict.allowed);
+    if (!verdict.ok && wrong.size() < 20) wrong.push_back(verdict.what);
+  }
+};
+
+// One Attention, several batches: compiling is what a configuration costs most.
+constexpr int kBatchesPerConfig = 10;
+
+void try_config(Engine& engine, int index, int seed, Tally& tally) {
+  tools::Random random(std::uint64_t(seed) * 1000003 + index);
+  const AttentionConfig config = random_config(random);
+  Attention attention = engine.attention(config);
+  for (int i = 0; i < kBatchesPerConfig; ++i) {
+    Problem problem(engine, random_shape(random, config), random.bits());
+    Workspace workspace = attention.workspace(problem.maxima());
+    plan_and_run(attention, workspace, problem);
+    tally.add(problem.judge());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("matrix: random configurations against the reference", "[gpu][matrix]") {
+  Engine engine;
+  const int configs = number_from("HEDDLE_MATRIX_CONFIGS", 220), seed = number_from("HEDDLE_MATRIX_SEED", 1);
+  Tally tally;
+  tools::parallel_for(configs, [&](int i) { try_config(engine, i, seed, tally); });
+  fmt::print("matrix: {} of {} configurations right, largest error {:.2f} of what is allowed\n", tally.right,
+             configs * kBatchesPerConfig, tally.worst_ratio);
+  for (const std::string& what : tally.wrong) UNSCOPED_INFO(what);
+  CHECK(tally.wrong.empty());
+  CHECK(tally.right == configs * kBatchesPerConfig);
+}

@@ -1,0 +1,75 @@
+// A seeded attention problem with everything that can vary: lengths, pages in shuffled order, padded and
+// different strides of q, k, v and o, NaN in every byte that must not matter. Runs on any engine
+// and is judged against the double-precision reference.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/reference.h"
+#include "tools/device_memory.h"
+#include "tools/random.h"
+
+namespace heddle_tests {
+
+struct ProblemShape {
+  heddle::AttentionConfig config;
+  heddle::KvLayout layout = heddle::KvLayout::NHD;
+  heddle::ParamValues params;
+  std::vector<int> qo_lens, kv_lens;
+  bool want_lse = true;
+  std::string describe() const;
+};
+
+struct Verdict {
+  bool ok = false;
+  double error = 0, allowed = 0;  // of o: the largest, and twice the plain computation's largest
+  double lse_error = 0;
+  std::string what;  // why not ok
+};
+
+class Problem {
+ public:
+  Problem(const heddle::Engine& engine, const ProblemShape& shape, std::uint64_t seed);
+
+  heddle::Batch batch() const;
+  heddle::Tensors tensors() const;
+  heddle::Maxima maxima() const;
+  const ProblemShape& shape() const { return shape_; }
+
+  void poison_output();
+  // Raw bits of all of o and lse, for comparing runs.
+  std::vector<std::uint16_t> o_bits() const;
+  std::vector<std::uint32_t> lse_bits() const;
+
+  // Every request against the reference; every byte outside the rows must still be poison.
+  Verdict judge() const;
+
+ private:
+  struct Strides {
+    std::int64_t outer = 0, row = 0, head = 0;
+  };
+  void lay_out(heddle::tools::Random& random);
+  void fill(heddle::tools::Random& random, std::uint64_t seed);
+  std::int64_t kv_row(int request, int kv_pos, const Strides& strides) const;
+  Verdict judge_request(int request, const std::vector<std::uint16_t>& o, const std::vector<float>& lse) const;
+  std::vector<double> gather_kv(int request, bool keys) const;
+  bool rest_is_poison(const std::vector<std::uint16_t>& o) const;
+
+  const heddle::Engine& engine_;
+  ProblemShape shape_;
+  std::vector<std::int32_t> qo_indptr_, kv_indptr_, last_page_len_, kv_indices_;
+  Strides q_, k_, v_, o_;
+  std::int64_t num_pages_ = 0;
+  std::vector<std::uint16_t> q_host_, k_host_, v_host_, o_poison_;
+  heddle::tools::DeviceMemory q_device_, k_device_, v_device_, o_device_, lse_device_, indices_device_;
+};
+
+// plan + run on the legacy stream, and wait.
+void plan_and_run(heddle::Attention& attention, heddle::Workspace& workspace, Problem& problem);
+
+// What random shapes are drawn from.
+ProblemShape random_shape(heddle::tools::Random& random, const heddle::AttentionConfig& config);
+heddle::AttentionConfig random_config(heddle::tools::Random& random);
+
+}  // namespace heddle_tests
