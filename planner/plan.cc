@@ -64,6 +64,27 @@ void write_requests(const CheckedBatch& batch, PlanHeader& header, PlanWriter& w
   writer.advance(sizeof(RequestRecord) * static_cast<std::size_t>(batch.num_requests));
 }
 
+// Lays out a pipeline's section up to its items; returns where the borders of its CTAs go.
+std::int32_t* begin_section(const PipelineShape& shape, PlanSection& section, PlanWriter& writer) {
+  section.num_ctas = shape.num_ctas;
+  section.cta_begin_offset = writer.position();
+  auto* cta_begin = writer.at_end<std::int32_t>();
+  writer.advance(sizeof(std::int32_t) * static_cast<std::size_t>(shape.num_ctas + 1));
+  section.items_offset = writer.position();
+  return cta_begin;
+}
+
+// The items are in place; how many there are was not known before, so the merges follow now.
+void end_section(const SplitResult& split, const MergeRecord* merges, PlanSection& section,
+                 PlanWriter& writer) {
+  section.num_items = split.items;
+  section.num_merges = split.merges;
+  writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
+  section.merges_offset = writer.position();
+  std::copy_n(merges, split.merges, writer.at_end<MergeRecord>());
+  writer.advance(sizeof(MergeRecord) * static_cast<std::size_t>(split.merges));
+}
+
 }  // namespace
 
 Planner::Planner(const PlanConfig& config, const Maxima& maxima)
@@ -111,20 +132,13 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
     const PipelineShape& shape = config_.pipeline[p];
     if (!shape.present) continue;
     PlanSection& section = header.section[p];
-    section.num_ctas = shape.num_ctas;
-    section.cta_begin_offset = writer.position();
-    auto* cta_begin = writer.at_end<std::int32_t>();
-    writer.advance(sizeof(std::int32_t) * static_cast<std::size_t>(shape.num_ctas + 1));
-    section.items_offset = writer.position();
+    auto* cta_begin = begin_section(shape, section, writer);
     const SplitResult split = split_evenly(
         lists[p].runs(), config_.num_kv_heads, shape, layout_.section[p].max_partials,
         {cta_begin, writer.at_end<WorkItem>(), scratch_->merges.data(), scratch_->items});
-    writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
-    section.merges_offset = writer.position();
-    std::copy_n(scratch_->merges.data(), split.merges, writer.at_end<MergeRecord>());
-    writer.advance(sizeof(MergeRecord) * static_cast<std::size_t>(split.merges));
-    section.num_items = summary.items[p] = split.items;
-    section.num_merges = summary.merges[p] = split.merges;
+    end_section(split, scratch_->merges.data(), section, writer);
+    summary.items[p] = split.items;
+    summary.merges[p] = split.merges;
     summary.partials[p] = split.partials;
     summary.max_over_mean[p] = split.max_over_mean;
   }
