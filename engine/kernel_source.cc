@@ -19,7 +19,7 @@ int decode_smem_bytes(int head_dim, int warps, int stages) {
 }
 
 int append_smem_bytes(int head_dim, int rows, int kv) {
-  return rows * head_dim * 2 + 2 * 2 * kv * head_dim * 2 + round_up(2 * kv * 4, 128) + 256;
+  return rows * head_dim * 2 + 2 * 2 * kv * head_dim * 2 + 2 * 2 * kv * 8 + 2 * kv * 4 + 256;
 }
 
 int ctas_that_fit(int smem, const DeviceLimits& limits) {
@@ -49,8 +49,7 @@ TileConfig decode_tile(int head_dim, const DeviceLimits& limits) {
   return best;
 }
 
-TileConfig append_tile(int head_dim, const DeviceLimits& limits) {
-  const int rows = head_dim <= 128 ? 128 : 64, kv = head_dim <= 128 ? 64 : 32;
+TileConfig append_tile(int head_dim, int rows, int kv, const DeviceLimits& limits) {
   const int smem = append_smem_bytes(head_dim, rows, kv);
   return {rows, kv, 4, 2, std::min(2, ctas_that_fit(smem, limits)), smem};
 }
@@ -106,12 +105,19 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}{}", major, minor, has_own_target ? "a" : "");
 }
 
-TileConfig choose_tile(Pipeline pipeline, int head_dim, const DeviceLimits& limits) {
-  const TileConfig tile = pipeline == Pipeline::decode ? decode_tile(head_dim, limits) : append_tile(head_dim, limits);
-  if (tile.ctas_per_sm < 1)
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, int head_dim, const DeviceLimits& limits) {
+  std::vector<TileConfig> tiles;
+  if (pipeline == Pipeline::decode)
+    tiles = {decode_tile(head_dim, limits)};
+  else if (head_dim <= 128)
+    tiles = {append_tile(head_dim, 128, 64, limits), append_tile(head_dim, 128, 32, limits)};
+  else
+    tiles = {append_tile(head_dim, 64, 32, limits), append_tile(head_dim, 64, 16, limits)};
+  std::erase_if(tiles, [](const TileConfig& tile) { return tile.ctas_per_sm < 1; });
+  if (tiles.empty())
     fail(ErrorKind::unsupported, "No {} tile for head_dim {} fits into {} bytes of shared memory.", name_of(pipeline),
          head_dim, limits.shared_per_block);
-  return tile;
+  return tiles;
 }
 
 Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,

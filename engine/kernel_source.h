@@ -20,8 +20,9 @@ DeviceLimits limits_of(const std::string& arch);
 // The best target for a compute capability.
 std::string arch_of(int major, int minor);
 
-// The tile of a pipeline for a head_dim on a device. Error where nothing fits.
-TileConfig choose_tile(Pipeline pipeline, int head_dim, const DeviceLimits& limits);
+// Tiles of a pipeline for a head_dim on a device, the fastest first; a later one needs fewer
+// registers. Error where nothing fits.
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, int head_dim, const DeviceLimits& limits);
 
 std::string_view name_of(Pipeline pipeline);  // "decode", "append"
 

@@ -2,17 +2,19 @@
 //
 // The query tile's rows are packed (token, head in group), so a K/V tile is read once a group. Each
 // warp owns kTile.rows / warps rows (one or two m16 fragments) and all keys of a tile; K and V are
-// double-buffered with cp.async by all threads, one CTA barrier a tile. Page ids pass through shared
-// memory one tile ahead of their rows. Nothing is prefetched across work items: a cursor that runs
+// double-buffered with cp.async by all threads, one CTA barrier a tile. The rows of a tile are
+// looked up one tile ahead, once a row, and their offsets pass through shared memory. Nothing is prefetched across work items: a cursor that runs
 // ahead costs 20 registers, which this kernel does not have.
 //
-// shared memory:  Q rows x D | 2 x (K kv x D, V kv x D) | page ids 2 x kv
+// shared memory:  Q rows x D | 2 x (K kv x D, V kv x D) | row offsets 2 x 2 x kv
 #pragma once
 
 #include "templates/merge.cuh"
 #include "templates/transform.cuh"
 
 namespace heddle {
+
+inline constexpr int64_t kNotSeen = int64_t(1) << 63;  // in place of an offset
 
 template <class Spec>
 struct AppendSmem {
@@ -22,12 +24,14 @@ struct AppendSmem {
     alignas(128) uint8_t v[Spec::kTile.kv * Spec::kHeadDim * 2];
   };
   Stage stage[2];
-  int row_id[2][Spec::kTile.kv];
+  int64_t row_offset[2][2][Spec::kTile.kv];  // of K, of V; elements
+  int row_id[2 * Spec::kTile.kv];  // page ids of the next tile, each read by the thread that asked
   // What is being worked on. It is uniform and rarely read, so it stays out of the registers.
   MaskBounds mask;
   WorkItem item;
   RequestRecord request;
   KeyRange all_see, some_see;
+  int kv_head, items_left;
   int flag;
 };
 
@@ -36,16 +40,18 @@ class Append {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kTileKv = Spec::kTile.kv;
-  static constexpr int kKeys = kTileKv < 32 ? kTileKv : 32;  // keys whose logits are in registers at once
-  static constexpr int kBlocks = kKeys / 8;
-  static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
+  static constexpr int kBlocks = kTileKv / 8;
   static constexpr int kFragments = Spec::kTile.rows / Spec::kTile.warps / 16;
+  // Two fragments of 128 columns leave no register to load operands ahead (full unrolling gains 5 %
+  // on an H200, but spills).
+  static constexpr int kScoreUnroll = kFragments == 2 && kHeadDim >= 128 ? 1 : kSteps;
+  static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
   using Tile = SmemTile<kHeadDim>;
   using Type = Element<Spec::kType>;
   using Smem = AppendSmem<Spec>;
   using Address = KvAddress<Spec::kPageSize>;
   static_assert(kFragments * 16 * Spec::kTile.warps == Spec::kTile.rows, "rows are whole fragments");
-  static_assert(kTileKv <= kThreads, "one thread reads one page id");
+  static_assert(2 * kTileKv <= kThreads, "one thread looks up one row");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
  public:
@@ -53,17 +59,22 @@ class Append {
       : p_(params), hooks_(hooks), smem_(smem) {}
 
   HEDDLE_DEVICE void run() {
-    const WorkList work = work_list();
-    for (int left = work.end - work.begin; left > 0; --left) {
+    const int cta_items = work_list().end - work_list().begin;
+    if (cta_items == 0) return;
+    if (threadIdx.x == 0) smem_.items_left = cta_items;
+    do {
       __syncthreads();  // all are done with the previous item
-      if (threadIdx.x == 0) begin_item(left);
+      if (threadIdx.x == 0) begin_item();
       __syncthreads();
-      for (kv_head_ = smem_.item.kv_head_begin; kv_head_ < smem_.item.kv_head_end; ++kv_head_) {
+      do {
         begin_head();
         for (int t = smem_.item.tile_begin; t < smem_.item.tile_end; ++t) process_tile(t);
         finish_head();
-      }
-    }
+        __syncthreads();
+        if (threadIdx.x == 0) ++smem_.kv_head;
+        __syncthreads();
+      } while (smem_.kv_head < smem_.item.kv_head_end);
+    } while (smem_.items_left > 0);
   }
 
  private:
@@ -72,52 +83,73 @@ class Append {
 
   // --- loading ------------------------------------------------------------------------------
 
-  // Page id of row threadIdx.x of tile t. Keys that no row of the query tile sees are not read at all.
-  HEDDLE_DEVICE void fetch_row_ids(int t) {
-    if (Spec::kPageSize == 0 || t >= smem_.item.tile_end || threadIdx.x >= kTileKv) return;
-    const int kv_pos = tile_start<kTileKv>(smem_.item, t) + threadIdx.x;
-    row_id_ = Address::row_id(p_, smem_.request.kv_offset, kv_pos, smem_.some_see.contains(kv_pos));
+  // Half of the threads look up where K rows lie, half where V rows do: thread `row` of its half.
+  static HEDDLE_DEVICE bool looks_up_keys() { return threadIdx.x < kTileKv; }
+
+  // Page id of this thread's row of tile t. Keys that no row of the query tile sees are not read at all.
+  HEDDLE_DEVICE void fetch_row_id(int t) {
+    if (Spec::kPageSize == 0 || t >= smem_.item.tile_end) return;
+    if (threadIdx.x >= 2 * kTileKv) return;
+    const int kv_pos = tile_start<kTileKv>(smem_.item, t) + threadIdx.x % kTileKv;
+    if (smem_.some_see.contains(kv_pos))
+      cp_async_4(shared_address(&smem_.row_id[threadIdx.x]),
+                 p_.kv_indices + smem_.request.kv_offset + kv_pos / max_of(Spec::kPageSize, 1));
   }
-  HEDDLE_DEVICE void publish_row_ids(int t) {
-    if (Spec::kPageSize != 0 && threadIdx.x < kTileKv) smem_.row_id[t & 1][threadIdx.x] = row_id_;
+  HEDDLE_DEVICE void publish_row_offset(int t) {
+    if (threadIdx.x >= 2 * kTileKv || t >= smem_.item.tile_end) return;
+    const int row = threadIdx.x % kTileKv;
+    const int kv_pos = tile_start<kTileKv>(smem_.item, t) + row;
+    const int row_id = Spec::kPageSize == 0 ? 0 : smem_.row_id[threadIdx.x];
+    int64_t offset;
+    if (looks_up_keys())
+      offset = Address::k_offset(p_, smem_.request.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.k_head_stride;
+    else
+      offset = Address::v_offset(p_, smem_.request.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.v_head_stride;
+    smem_.row_offset[t & 1][!looks_up_keys()][row] = smem_.some_see.contains(kv_pos) ? offset : kNotSeen;
   }
 
-  // Starts the copy of tile t, whose row ids must be visible. Always one group.
+  // Starts the copy of tile t, whose row offsets must be visible. Always one group.
   HEDDLE_DEVICE void load_tile(int t) {
     if (t < smem_.item.tile_end) {
-      const int start = tile_start<kTileKv>(smem_.item, t);
       auto& stage = smem_.stage[t & 1];
-      copy_rows<true>(shared_address(stage.k), start, t);
-      copy_rows<false>(shared_address(stage.v), start, t);
+      copy_rows(shared_address(stage.k), static_cast<const uint16_t*>(p_.k), smem_.row_offset[t & 1][0]);
+      copy_rows(shared_address(stage.v), static_cast<const uint16_t*>(p_.v), smem_.row_offset[t & 1][1]);
     }
     cp_async_commit();
   }
 
-  template <bool kKeys>
-  HEDDLE_DEVICE void copy_rows(uint32_t tile, int start, int t) const {
-    const auto* base = static_cast<const uint16_t*>(kKeys ? p_.k : p_.v) +
-                       kv_head_ * (kKeys ? p_.k_head_stride : p_.v_head_stride);
-#pragma unroll 2
-    for (int i = 0; i < kTileKv * Tile::kChunks / kThreads; ++i) {
-      const int index = i * kThreads + threadIdx.x;
-      const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
-      const int kv_pos = start + row;
-      const bool visible = smem_.some_see.contains(kv_pos);
-      const int id = Spec::kPageSize == 0 ? 0 : smem_.row_id[t & 1][row];
-      const int64_t offset = kKeys ? Address::k_offset(p_, smem_.request.kv_offset, id, kv_pos)
-                                   : Address::v_offset(p_, smem_.request.kv_offset, id, kv_pos);
-      cp_async_16(tile + Tile::chunk_offset(row, chunk), base + (visible ? offset + chunk * kChunkElements : 0),
-                  visible);
+  HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const int64_t (&offsets)[kTileKv]) const {
+    constexpr int kRowStep = kThreads / Tile::kChunks;
+    // Where a thread's rows are a multiple of 8 apart they share one chunk and one swizzle.
+    if constexpr (kThreads % Tile::kChunks == 0 && kRowStep % 8 == 0) {
+      const int row = threadIdx.x / Tile::kChunks, chunk = threadIdx.x % Tile::kChunks;
+      const uint32_t to = tile + Tile::chunk_offset(row, chunk);
+#pragma unroll
+      for (int i = 0; i < kTileKv / kRowStep; ++i)
+        copy_chunk(to + i * kRowStep * Tile::kRowBytes, base + chunk * kChunkElements, offsets[row + i * kRowStep]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTileKv * Tile::kChunks / kThreads; ++i) {
+        const int index = i * kThreads + threadIdx.x;
+        const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
+        copy_chunk(tile + Tile::chunk_offset(row, chunk), base + chunk * kChunkElements, offsets[row]);
+      }
     }
+  }
+
+  static HEDDLE_DEVICE void copy_chunk(uint32_t to, const uint16_t* base, int64_t offset) {
+    const bool seen = static_cast<int>(offset >> 32) != static_cast<int>(kNotSeen >> 32);
+    cp_async_16(to, base + (seen ? offset : 0), seen);
   }
 
   HEDDLE_DEVICE int own_row(int fragment) const { return (warp_index() * kFragments + fragment) * 16; }
 
   // --- one (work item, kv head) -------------------------------------------------------------
 
-  HEDDLE_DEVICE void begin_item(int left) {
+  HEDDLE_DEVICE void begin_item() {
     const WorkList work = work_list();
-    const WorkItem item = work.items[work.end - left];
+    const WorkItem item = work.items[work.end - smem_.items_left];
+    --smem_.items_left;
     const RequestRecord request = work.requests[item.request];
     const MaskBounds mask = work.header->mask;
     const int base = request.kv_len - request.qo_len;
@@ -125,6 +157,7 @@ class Append {
     const int last = base + (item.row_begin + item.num_rows - 1) / Spec::kGroup;
     smem_.mask = mask;
     smem_.item = item;
+    smem_.kv_head = item.kv_head_begin;
     smem_.request = request;
     smem_.all_see = seen_by_all(mask, first, last, request.kv_len);
     smem_.some_see = seen_by_some(mask, first, last, request.kv_len);
@@ -143,10 +176,12 @@ class Append {
   }
 
   HEDDLE_DEVICE void start_loading() {
-    fetch_row_ids(smem_.item.tile_begin);
-    __syncthreads();  // all are done with the stages and ids of the previous head
-    publish_row_ids(smem_.item.tile_begin);
-    fetch_row_ids(smem_.item.tile_begin + 1);
+    fetch_row_id(smem_.item.tile_begin);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();  // all are done with the stages and offsets of the previous head
+    publish_row_offset(smem_.item.tile_begin);
+    fetch_row_id(smem_.item.tile_begin + 1);
     __syncthreads();
     load_tile(smem_.item.tile_begin);
   }
@@ -160,7 +195,7 @@ class Append {
       constexpr int kParts = Hooks::has_query_transform ? kPairs : Tile::kChunks;
       const int row = own_row(0) + i / kParts, part = i % kParts;
       const HookContext c =
-          row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.request, kv_head_, row).context;
+          row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.request, smem_.kv_head, row).context;
       const uint16_t* source =
           static_cast<const uint16_t*>(p_.q) + c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride;
       if constexpr (Hooks::has_query_transform)
@@ -175,27 +210,22 @@ class Append {
 
   HEDDLE_DEVICE void process_tile(int t) {
     cp_async_wait<0>();
-    publish_row_ids(t + 1);
-    __syncthreads();  // the tile has landed for all, all are done with the other stage, ids are visible
+    publish_row_offset(t + 1);
+    __syncthreads();  // the tile has landed for all, all are done with the other stage, offsets are visible
+    fetch_row_id(t + 2);
     load_tile(t + 1);
-    fetch_row_ids(t + 2);
     auto& stage = smem_.stage[t & 1];
-    const int start = tile_start<kTileKv>(smem_.item, t);
     if constexpr (Hooks::has_key_transform || Hooks::has_value_transform)
-      transform_stage(stage, start);
-    const bool full = smem_.all_see.contains_all(start, start + kTileKv);
-#pragma unroll 1
-    for (int key = 0; key < kTileKv; key += kKeys) {
-      float s[kFragments][kBlocks][4] = {};
-      score(s, shared_address(stage.k) + key * Tile::kRowBytes);
+      transform_stage(stage, tile_start<kTileKv>(smem_.item, t));
+    float s[kFragments][kBlocks][4] = {};
+    score(s, shared_address(stage.k));
 #pragma unroll
-      for (int f = 0; f < kFragments; ++f) weigh(s[f], f, start + key, full);
-      accumulate(s, shared_address(stage.v) + key * Tile::kRowBytes);
-    }
+    for (int f = 0; f < kFragments; ++f) weigh(s[f], f, t);
+    accumulate(s, shared_address(stage.v));
   }
 
   HEDDLE_DEVICE void transform_stage(typename Smem::Stage& stage, int start) {
-    const HookContext context = {smem_.item.request, kv_head_ * Spec::kGroup, kv_head_, -1, -1, -1,
+    const HookContext context = {smem_.item.request, smem_.kv_head * Spec::kGroup, smem_.kv_head, -1, -1, -1,
                                  smem_.request.qo_len, smem_.request.kv_len};
     transform_kv<Spec>(stage.k, stage.v, kTileKv, threadIdx.x, kThreads, context, hooks_,
                        [&](int row) { return smem_.some_see.contains(start + row) ? start + row : -1; });
@@ -206,7 +236,7 @@ class Append {
   HEDDLE_DEVICE void score(float (&s)[kFragments][kBlocks][4], uint32_t k) const {
     const auto q = Tile::a_reader(shared_address(smem_.q) + own_row(0) * Tile::kRowBytes);
     const auto keys = Tile::b_reader(k);
-#pragma unroll
+#pragma unroll kScoreUnroll
     for (int step = 0; step < kSteps; ++step) {
       uint32_t a[kFragments][4];
 #pragma unroll
@@ -225,12 +255,16 @@ class Append {
   }
 
   // Hooks, masks and softmax of one fragment; rescales its accumulators.
-  HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4], int f, int start, bool full) {
-    const RowInfo rows[2] = {fragment_row(f, 0), fragment_row(f, 1)};
-    if (full)
-      apply_variant<false>(s, rows, start, p_.sm_scale, hooks_);
-    else
+  HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4], int f, int t) {
+    const int start = tile_start<kTileKv>(smem_.item, t);
+    // Rows are placed only where somebody asks: that is as much work as the softmax itself.
+    if (!smem_.all_see.contains_all(start, start + kTileKv)) {
+      const RowInfo rows[2] = {fragment_row(f, 0), fragment_row(f, 1)};
       apply_variant<true>(s, rows, start, p_.sm_scale, hooks_);
+    } else if constexpr (kChangesEveryLogit<Hooks>) {
+      const RowInfo rows[2] = {fragment_row(f, 0), fragment_row(f, 1)};
+      apply_variant<false>(s, rows, start, p_.sm_scale, hooks_);
+    }
     if constexpr (Hooks::use_softmax) {
       float factor[2];
       update_softmax(s, state_[f], factor, logit_to_log2<Hooks>(p_.sm_scale));
@@ -243,7 +277,7 @@ class Append {
   }
 
   HEDDLE_DEVICE RowInfo fragment_row(int f, int half) const {
-    return row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.request, kv_head_,
+    return row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.request, smem_.kv_head,
                                   own_row(f) + half * 8 + lane_index() / 4);
   }
 
@@ -251,7 +285,7 @@ class Append {
   HEDDLE_DEVICE void accumulate(const float (&s)[kFragments][kBlocks][4], uint32_t v) {
     const auto values = Tile::b_trans_reader(v);
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step) {
+    for (int step = 0; step < kTileKv / 16; ++step) {
       uint32_t a[kFragments][4];
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) pack_weights<Spec::kType>(a[f], s[f][step * 2], s[f][step * 2 + 1]);
@@ -324,10 +358,8 @@ class Append {
   const AttentionParams& p_;
   const Hooks& hooks_;
   Smem& smem_;
-  int kv_head_;
   float o_[kFragments][kSteps * 2][4];
   RowState state_[kFragments][2];
-  int row_id_ = 0;
 };
 
 }  // namespace heddle

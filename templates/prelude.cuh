@@ -47,7 +47,7 @@ struct Element<DType::bf16> {
     return bits;
   }
   static HEDDLE_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
         "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -73,7 +73,7 @@ struct Element<DType::f16> {
     return bits;
   }
   static HEDDLE_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
         "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -91,6 +91,9 @@ HEDDLE_DEVICE void cp_async_16(uint32_t shared, const void* global, bool valid) 
                "r"(valid ? kChunkBytes : 0)
                : "memory");
 }
+HEDDLE_DEVICE void cp_async_4(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
 HEDDLE_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 HEDDLE_DEVICE void cp_async_wait() {
@@ -100,14 +103,12 @@ HEDDLE_DEVICE void cp_async_wait() {
 HEDDLE_DEVICE void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared)
-               : "memory");
+               : "r"(shared));
 }
 HEDDLE_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared)
-               : "memory");
+               : "r"(shared));
 }
 
 // Partials are written by other CTAs during the launch: read past L1.

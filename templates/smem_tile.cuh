@@ -37,9 +37,9 @@ struct SmemTile {
     uint32_t key;
 
     HEDDLE_DEVICE Reader(uint32_t tile, int lane_row, int odd_chunk) {
+      asm volatile("" : "+r"(lane_row));
       row = tile + lane_row * kRowBytes;
       key = (swizzle(lane_row, 0) ^ odd_chunk) * kChunkBytes;
-      asm volatile("" : "+r"(key));
     }
     // Chunks 2 * pair and 2 * pair + 1 of 16 rows from `first_row` (a multiple of 8) on.
     HEDDLE_DEVICE uint32_t at(int first_row, int pair) const {

@@ -54,13 +54,17 @@ HEDDLE_DEVICE float quad_sum(float x) {
   return x + __shfl_xor_sync(kFullMask, x, 2);
 }
 
+// Whether logits of tiles that need no mask change too, other than by the softmax's own scale.
+template <class Hooks>
+inline constexpr bool kChangesEveryLogit =
+    Hooks::has_logits_transform || Hooks::has_logits_mask || !Hooks::use_softmax;
+
 // Hooks and masks on raw dot products, in place. Afterwards s holds, with softmax, logits that
 // still have to be multiplied by logit_to_log2(); without, the weights themselves.
 template <bool kMasked, int kBlocks, class Hooks>
 HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][4], const RowInfo (&rows)[2], int first_key,
                                  float sm_scale, const Hooks& hooks) {
-  constexpr bool kScaleHere =
-      Hooks::has_logits_transform || Hooks::has_logits_mask || !Hooks::use_softmax;
+  constexpr bool kScaleHere = kChangesEveryLogit<Hooks>;
   if constexpr (!kMasked && !kScaleHere) return;
   const float dropped = Hooks::use_softmax ? negative_infinity() : 0.0f;
 #pragma unroll

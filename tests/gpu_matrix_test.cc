@@ -63,3 +63,19 @@ TEST_CASE("matrix: random configurations against the reference", "[gpu][matrix]"
   CHECK(tally.wrong.empty());
   CHECK(tally.right == configs * kBatchesPerConfig);
 }
+
+// Small enough for compute-sanitizer's racecheck: every pipeline, whole and cut items, pages and ragged.
+TEST_CASE("sanitizer subset: a few small problems", "[gpu][sanitizer]") {
+  Engine engine;
+  int right = 0;
+  for (int i = 0; i < 4; ++i) {
+    const AttentionConfig config{.variant = i % 2 ? "gemma2" : "causal", .num_qo_heads = 4, .num_kv_heads = 2,
+                                 .head_dim = i < 2 ? 128 : 64, .page_size = i % 2 ? 16 : 0};
+    Attention attention = engine.attention(config);
+    Problem problem(engine, {.config = config, .qo_lens = {1, 2, 70, 0}, .kv_lens = {700, 65, 130, 3}}, 100 + i);
+    Workspace workspace = attention.workspace(problem.maxima());
+    plan_and_run(attention, workspace, problem);
+    right += problem.judge().ok;
+  }
+  CHECK(right == 4);
+}

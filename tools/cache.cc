@@ -7,10 +7,10 @@
 
 #include "engine/engine.h"
 #include "engine/error.h"
+#include "engine/launch_set.h"
 #include "runtime/kernel_cache.h"
 #include "runtime/nvrtc.h"
 #include "tools/json.h"
-#include "tools/kernel_job.h"
 #include "tools/options.h"
 #include "tools/progress.h"
 #include "tools/verbs.h"
@@ -89,11 +89,13 @@ void print_warmed(const AttentionConfig& config, std::string_view kernel, std::s
 void warm_for(KernelCache& cache, const Engine& engine, const AttentionConfig& config,
               const std::string& arch, Progress& progress) {
   NvrtcCompiler compiler;
-  for (const KernelJob& job : kernel_jobs(engine, config, arch)) {
-    const KernelCache::Result result = cache.get(compiler, job.request());
+  check_config(config);
+  const Variant& variant = engine.variants().at(config.variant);
+  for (const Pipeline pipeline : launch_set(config)) {
+    const KernelBuild build = build_kernel(cache, compiler, pipeline, variant, variant.resolve(config.constants), config,
+                                           arch, limits_of(arch));
     progress.clear();
-    print_warmed(config, name_of(job.pipeline), arch, name_of(result.origin),
-                 result.artifact->compile_ms);
+    print_warmed(config, name_of(pipeline), arch, name_of(build.result.origin), build.result.artifact->compile_ms);
   }
 }
 

@@ -5,9 +5,9 @@
 
 #include "engine/engine.h"
 #include "engine/error.h"
+#include "engine/launch_set.h"
 #include "runtime/nvrtc.h"
 #include "tools/json.h"
-#include "tools/kernel_job.h"
 #include "tools/options.h"
 #include "tools/progress.h"
 #include "tools/verbs.h"
@@ -15,37 +15,33 @@
 namespace heddle::tools {
 namespace {
 
-int show(const std::vector<KernelJob>& jobs) {
-  for (const KernelJob& job : jobs)
-    fmt::print("// ---- {} for {}: {}\n{}\n", job.name, job.arch, job.unit.path, job.unit.text);
+int show(const std::vector<Pipeline>& pipelines, const AttentionConfig& config, const Variant& variant,
+         const std::vector<double>& values, const std::string& arch) {
+  for (const Pipeline pipeline : pipelines) {
+    const TileConfig tile = tile_candidates(pipeline, config.head_dim, limits_of(arch))[0];
+    const Unit unit = render_gpu_unit(pipeline, variant, values, config, tile);
+    fmt::print("// ---- {} for {}: {}\n{}\n", name_of(pipeline), arch, unit.path, unit.text);
+  }
   return 0;
 }
 
-int compile_all(const std::vector<KernelJob>& jobs, const std::string& variant,
-                const std::string& json) {
-  NvrtcCompiler compiler;
-  Progress progress(int(jobs.size()));
-  nlohmann::ordered_json figures = nlohmann::ordered_json::array();
-  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}{:>13}\n", variant,
-             compiler.version() / 1000, compiler.version() % 1000 / 10, "kernel", "arch", "ms",
-             "registers", "shared bytes", "spill bytes", "image bytes");
-  for (const KernelJob& job : jobs) {
-    progress.step(fmt::format("{} for {}", job.name, job.arch));
-    const Artifact artifact = compiler.compile(job.request());
-    progress.clear();
-    const int shared_bytes = artifact.shared_bytes + job.tile.smem_bytes;
-    fmt::print("{:<8}{:<10}{:>8.0f}{:>11}{:>15}{:>13}{:>13}\n", name_of(job.pipeline), job.arch,
-               artifact.compile_ms, artifact.registers, shared_bytes, artifact.spill_bytes,
-               artifact.image.size());
-    figures.push_back({{"kernel", name_of(job.pipeline)},
-                       {"arch", job.arch},
-                       {"ms", artifact.compile_ms},
-                       {"registers", artifact.registers},
-                       {"shared_bytes", shared_bytes},
-                       {"spill_bytes", artifact.spill_bytes}});
-  }
-  write_json(json, figures);
-  return 0;
+nlohmann::ordered_json compile_one(KernelCache& cache, NvrtcCompiler& compiler, Pipeline pipeline, const Variant& variant,
+                                   const std::vector<double>& values, const AttentionConfig& config,
+                                   const std::string& arch, Progress& progress) {
+  progress.step(fmt::format("{} for {}", name_of(pipeline), arch));
+  const KernelBuild build =
+      build_kernel(cache, compiler, pipeline, variant, values, config, arch, limits_of(arch));
+  progress.clear();
+  const Artifact& artifact = *build.result.artifact;
+  const int shared_bytes = artifact.shared_bytes + build.tile.smem_bytes;
+  fmt::print("{:<8}{:<10}{:>8.0f}{:>11}{:>15}{:>13}{:>13}\n", name_of(pipeline), arch, artifact.compile_ms,
+             artifact.registers, shared_bytes, artifact.spill_bytes, artifact.image.size());
+  return {{"kernel", name_of(pipeline)},
+          {"arch", arch},
+          {"ms", artifact.compile_ms},
+          {"registers", artifact.registers},
+          {"shared_bytes", shared_bytes},
+          {"spill_bytes", artifact.spill_bytes}};
 }
 
 }  // namespace
@@ -76,12 +72,27 @@ int compile(const Arguments& arguments) {
                                .kv_dtype = parse_dtype(dtype),
                                .page_size = page,
                                .constants = parse_params(params)};
-  check_at_least(page, 0, "--page");
-  std::vector<KernelJob> jobs;
-  for (const std::string& arch : archs) {
-    for (KernelJob& job : kernel_jobs(engine, config, arch)) jobs.push_back(std::move(job));
+  check_config(config);
+  for (const std::string& arch : archs) limits_of(arch);
+  const Variant& spec = engine.variants().at(config.variant);
+  const std::vector<double> values = spec.resolve(config.constants);
+  const std::vector<Pipeline> pipelines = launch_set(config);
+  if (show_units) {
+    for (const std::string& arch : archs) show(pipelines, config, spec, values, arch);
+    return 0;
   }
-  return show_units ? show(jobs) : compile_all(jobs, config.variant, json);
+  NvrtcCompiler compiler;
+  KernelCache cache({.disk = false});  // so that the time is a compile's
+  Progress progress(int(archs.size() * pipelines.size()));
+  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}{:>13}\n", config.variant,
+             compiler.version() / 1000, compiler.version() % 1000 / 10, "kernel", "arch", "ms",
+             "registers", "shared bytes", "spill bytes", "image bytes");
+  nlohmann::ordered_json figures = nlohmann::ordered_json::array();
+  for (const std::string& arch : archs)
+    for (const Pipeline pipeline : pipelines)
+      figures.push_back(compile_one(cache, compiler, pipeline, spec, values, config, arch, progress));
+  write_json(json, figures);
+  return 0;
 }
 
 }  // namespace heddle::tools

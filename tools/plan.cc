@@ -65,7 +65,7 @@ PlanConfig plan_config_of(const Heads& heads, int page_size, const DeviceLimits&
                     .page_size = page_size};
   for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) {
     if (pipeline == Pipeline::decode && config.group > config.max_decode_rows) continue;
-    const TileConfig tile = choose_tile(pipeline, heads.head_dim, limits);
+    const TileConfig tile = tile_candidates(pipeline, heads.head_dim, limits)[0];
     config.pipeline[static_cast<int>(pipeline)] = {
         .present = true,
         .num_ctas = limits.num_sms * tile.ctas_per_sm,

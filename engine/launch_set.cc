@@ -1,0 +1,70 @@
+#include "engine/launch_set.h"
+
+#include <cmath>
+
+#include "engine/host_kernel.h"
+
+namespace heddle {
+namespace {
+
+constexpr int kMaxHeadDim = 256;
+
+void check_positive(const char* name, int value) {
+  if (value < 1) fail(ErrorKind::invalid_argument, "{} is {}; it must be at least 1.", name, value);
+}
+
+void check_dtypes(const AttentionConfig& c) {
+  for (DType dtype : {c.q_dtype, c.kv_dtype})
+    if (dtype != DType::bf16 && dtype != DType::f16)
+      fail(ErrorKind::unsupported, "dtype {} is not supported for q, k and v; bf16 and f16 are.", name_of(dtype));
+  if (c.q_dtype != c.kv_dtype)
+    fail(ErrorKind::unsupported, "q_dtype {} and kv_dtype {} differ; they must be equal.", name_of(c.q_dtype),
+         name_of(c.kv_dtype));
+}
+
+}  // namespace
+
+void check_config(const AttentionConfig& c) {
+  check_positive("num_qo_heads", c.num_qo_heads);
+  check_positive("num_kv_heads", c.num_kv_heads);
+  check_positive("head_dim", c.head_dim);
+  if (c.num_qo_heads % c.num_kv_heads != 0)
+    fail(ErrorKind::invalid_argument, "num_qo_heads {} is not a multiple of num_kv_heads {}.", c.num_qo_heads,
+         c.num_kv_heads);
+  if (c.head_dim % 16 != 0 || c.head_dim > kMaxHeadDim)
+    fail(ErrorKind::unsupported, "head_dim {} is not supported; it must be a multiple of 16 up to {}.", c.head_dim,
+         kMaxHeadDim);
+  check_dtypes(c);
+  if (c.page_size < 0)
+    fail(ErrorKind::invalid_argument, "page_size is {}; it must be at least 1, or 0 for ragged K/V.", c.page_size);
+  if (!(c.sm_scale >= 0) || std::isinf(c.sm_scale))
+    fail(ErrorKind::invalid_argument, "sm_scale is {}; it must be finite and above 0 (0 stands for 1 / sqrt(head_dim)).",
+         c.sm_scale);
+  if (c.max_qo_len < 0)
+    fail(ErrorKind::invalid_argument, "max_qo_len is {}; it must be at least 1, or 0 for any.", c.max_qo_len);
+}
+
+std::vector<Pipeline> launch_set(const AttentionConfig& c) {
+  const int group = c.num_qo_heads / c.num_kv_heads;
+  if (group > kMaxDecodeRows) return {Pipeline::append};
+  if (c.max_qo_len != 0 && std::int64_t{c.max_qo_len} * group <= kMaxDecodeRows) return {Pipeline::decode};
+  return {Pipeline::decode, Pipeline::append};
+}
+
+KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeline, const Variant& variant,
+                         const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
+                         const DeviceLimits& limits) {
+  KernelBuild build;
+  for (const TileConfig& tile : tile_candidates(pipeline, config.head_dim, limits)) {
+    build.tile = tile;
+    build.unit = render_gpu_unit(pipeline, variant, values, config, tile);
+    const CompileRequest request{.name = fmt::format("{} of {}", name_of(pipeline), variant.name),
+                                 .unit = build.unit.text, .unit_path = build.unit.path, .headers = template_files(),
+                                 .headers_digest = template_digest(), .arch = arch, .entry = build.unit.entry};
+    build.result = cache.get(compiler, request);
+    if (build.result.artifact->spill_bytes == 0) break;
+  }
+  return build;
+}
+
+}  // namespace heddle

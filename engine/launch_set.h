@@ -1,0 +1,34 @@
+// Which kernels an Attention holds, and how one is built for an architecture: the engine does it for
+// its own GPU, `heddle compile` and `heddle cache warm` for GPUs that need not be here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/kernel_source.h"
+#include "runtime/kernel_cache.h"
+
+namespace heddle {
+
+inline constexpr int kMaxDecodeRows = 16;  // rows of the decode kernel's one m16 tile
+
+// Refuses, with a sentence, what no kernel can serve.
+void check_config(const AttentionConfig& config);
+
+// The launch set follows from the shapes and the declared maximum alone.
+std::vector<Pipeline> launch_set(const AttentionConfig& config);
+
+struct KernelBuild {
+  TileConfig tile{};
+  Unit unit;
+  KernelCache::Result result;
+};
+
+// Renders and compiles (or finds) the kernel with the first tile of tile_candidates() that leaves
+// no register in memory, else with the last one. `values` are Variant::resolve()'s.
+KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeline, const Variant& variant,
+                         const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
+                         const DeviceLimits& limits);
+
+}  // namespace heddle
