@@ -10,6 +10,8 @@
 namespace heddle {
 namespace {
 
+constexpr int kFirstMajorWithPdl = 9;  // programmatic dependent launch: the kernels wait themselves
+
 using detail::AttentionState;
 using detail::WorkspaceState;
 
@@ -134,7 +136,8 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
     const detail::LoadedKernel& k = a.gpu[pipeline];
     void* launch_args[] = {&p, const_cast<VariantArgs*>(&args)};
     k.kernel.launch({static_cast<unsigned>(a.plan.pipeline[pipeline].num_ctas)},
-                    {static_cast<unsigned>(k.tile.warps * 32)}, k.tile.smem_bytes, stream, launch_args);
+                    {static_cast<unsigned>(k.tile.warps * 32)}, k.tile.smem_bytes, stream, launch_args,
+                    a.engine->device->major() >= kFirstMajorWithPdl);
   }
   ws.last_stream = stream;
   ws.used = true;

@@ -60,6 +60,9 @@ class Append {
 
   HEDDLE_DEVICE void run() {
     const int cta_items = work_list().end - work_list().begin;
+    // What has been read so far is the plan, which no kernel in front of this one writes.
+    release_successor();
+    wait_for_predecessor();
     if (cta_items == 0) return;
     if (threadIdx.x == 0) smem_.items_left = cta_items;
     do {
@@ -322,7 +325,7 @@ class Append {
     const WorkList work = work_list();
     const int partials = work.merges[smem_.item.merge].num_partials;
     if (arrive_last(p_, smem_.item.merge, partials, &smem_.flag))
-      merge_partials<Spec>(p_, work, smem_.item.merge, hooks_);
+      merge_tall<Spec>(p_, work, smem_.item.merge, hooks_);
   }
 
   HEDDLE_DEVICE void store_row(int f, int half, const HookContext& context, float max2, float sum) {

@@ -36,6 +36,7 @@ struct DecodeSmem {
   union {
     alignas(128) uint8_t q[kRowsBytes];
     float o[kWarps][kDecodeRows / 2][Spec::kHeadDim];
+    MergeSmem<kDecodeRows> merge;
   };
   int flag;
 };
@@ -68,6 +69,9 @@ class Decode {
       : p_(params), hooks_(hooks), smem_(smem), work_(params.plan, Pipeline::decode), cursor_(work_) {}
 
   HEDDLE_DEVICE void run() {
+    // What has been read so far is the plan, which no kernel in front of this one writes.
+    release_successor();
+    wait_for_predecessor();
     if (work_.begin == work_.end) return;
     fetch_row_id();
     for (int stage = 0; stage < kStages - 1; ++stage) load_tile();
@@ -258,7 +262,7 @@ class Decode {
     }
     if (item.partial < 0) return;
     const int partials = work_.merges[item.merge].num_partials;
-    if (arrive_last(p_, item.merge, partials, &smem_.flag)) merge_partials<Spec>(p_, work_, item.merge, hooks_);
+    if (arrive_last(p_, item.merge, partials, &smem_.flag)) merge_flat<Spec>(smem_.merge, p_, work_, item.merge, hooks_);
   }
 
   HEDDLE_DEVICE void share_row_states() {

@@ -111,6 +111,21 @@ HEDDLE_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t shared) {
                : "r"(shared));
 }
 
+// Programmatic dependent launch: the next kernel of the stream may take the SMs as this one's CTAs
+// leave them, and reads its work list meanwhile. wait_for_predecessor() returns once everything
+// in front of this kernel has finished and is visible. Every CTA must call it, one without
+// work too: a kernel that ended before its predecessor would release its successor too early.
+HEDDLE_DEVICE void release_successor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+HEDDLE_DEVICE void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Partials are written by other CTAs during the launch: read past L1.
 HEDDLE_DEVICE float load_cg(const float* p) {
   float x;
