@@ -1,0 +1,139 @@
+// Every kernel compiles without a GPU and keeps its state in registers: the built-in variants for
+// each architecture, and a sample of head dims, groups, dtypes and page sizes.
+#include <algorithm>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "engine/launch_set.h"
+#include "runtime/nvrtc.h"
+#include "tests/catch.h"
+#include "tests/engine_support.h"
+#include "tools/parallel.h"
+
+using namespace heddle;
+using namespace heddle_tests;
+
+namespace {
+
+struct Job {
+  AttentionConfig config;
+  std::string arch;
+  Pipeline pipeline = Pipeline::decode;
+
+  std::string describe() const {
+    return fmt::format("{} of {} {} heads {},{},{} page {} for {}", name_of(pipeline),
+                       config.variant, name_of(config.q_dtype), config.num_qo_heads,
+                       config.num_kv_heads, config.head_dim, config.page_size, arch);
+  }
+};
+
+std::vector<Job> jobs_of(const std::vector<AttentionConfig>& configs,
+                         const std::vector<std::string>& archs) {
+  std::vector<Job> jobs;
+  for (const AttentionConfig& config : configs)
+    for (const std::string& arch : archs)
+      for (const Pipeline pipeline : launch_set(config)) jobs.push_back({config, arch, pipeline});
+  return jobs;
+}
+
+class Sweep {
+ public:
+  void run(const std::vector<Job>& jobs) {
+    tools::parallel_for(int(jobs.size()), [&](int i) { compile(jobs[i]); });
+  }
+  const std::vector<std::string>& problems() const { return problems_; }
+  int compiled() const { return compiled_; }
+
+ private:
+  void compile(const Job& job) {
+    std::string problem = sentence_of([&] { build(job); });
+    const std::lock_guard lock(mutex_);
+    if (problem != "accepted") problems_.push_back(job.describe() + ": " + problem);
+    compiled_ += problem == "accepted";
+  }
+
+  void build(const Job& job) {
+    const Variant& variant = variants_.at(job.config.variant);
+    const KernelBuild built = build_kernel(cache_, compiler_, job.pipeline, variant, variant.resolve({}),
+                                           job.config, job.arch, limits_of(job.arch));
+    const Artifact& artifact = *built.result.artifact;
+    if (artifact.image.substr(1, 3) != "ELF") fail(ErrorKind::compile_failed, "the image is no cubin.");
+    if (artifact.spill_bytes != 0)
+      fail(ErrorKind::compile_failed, "{} bytes are spilled.", artifact.spill_bytes);
+    if (built.tile.smem_bytes > limits_of(job.arch).shared_per_block)
+      fail(ErrorKind::compile_failed, "{} bytes of shared memory.", built.tile.smem_bytes);
+  }
+
+  VariantRegistry variants_;
+  KernelCache cache_{{.disk = false}};
+  NvrtcCompiler compiler_;
+  std::mutex mutex_;
+  std::vector<std::string> problems_;
+  int compiled_ = 0;
+};
+
+void check_all(const std::vector<Job>& jobs) {
+  if (const auto why = NvrtcCompiler::unavailable()) {
+    WARN("Nothing was compiled: " << *why);
+    return;
+  }
+  Sweep sweep;
+  sweep.run(jobs);
+  for (const std::string& problem : sweep.problems()) UNSCOPED_INFO(problem);
+  CHECK(sweep.problems().empty());
+  CHECK(sweep.compiled() == int(jobs.size()));
+}
+
+AttentionConfig with(const char* variant, int group, int head_dim, DType dtype, int page_size) {
+  return {.variant = variant,
+          .num_qo_heads = 2 * group,
+          .num_kv_heads = 2,
+          .head_dim = head_dim,
+          .q_dtype = dtype,
+          .kv_dtype = dtype,
+          .page_size = page_size};
+}
+
+}  // namespace
+
+TEST_CASE("compile sweep: the built-in variants for every architecture, without spills",
+          "[engine][compile]") {
+  std::vector<AttentionConfig> configs;
+  for (const std::string& name : VariantRegistry().names())
+    configs.push_back({.variant = name, .num_qo_heads = 32, .num_kv_heads = 8, .head_dim = 128});
+  REQUIRE(configs.size() == 6);
+  check_all(jobs_of(configs, {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"}));
+}
+
+TEST_CASE("compile sweep: head dims, groups, dtypes and page sizes, each at least once",
+          "[engine][compile]") {
+  const std::vector<AttentionConfig> configs = {
+      with("causal", 1, 64, DType::f16, 0),   with("softmax", 3, 96, DType::bf16, 1),
+      with("gemma2", 7, 192, DType::f16, 5),  with("sliding_window", 12, 256, DType::bf16, 64),
+      with("sigmoid", 20, 256, DType::f16, 1),
+  };
+  check_all(jobs_of(configs, {"sm_80", "sm_90a"}));
+}
+
+TEST_CASE("the launch set follows from the shapes and the declared maximum", "[engine]") {
+  const auto set = [](int group, int max_qo_len) {
+    return launch_set({.num_qo_heads = 2 * group, .num_kv_heads = 2, .head_dim = 64, .max_qo_len = max_qo_len});
+  };
+  using Set = std::vector<Pipeline>;
+  CHECK(set(4, 0) == Set{Pipeline::decode, Pipeline::append});
+  CHECK(set(4, 4) == Set{Pipeline::decode});
+  CHECK(set(4, 5) == Set{Pipeline::decode, Pipeline::append});
+  CHECK(set(16, 1) == Set{Pipeline::decode});
+  CHECK(set(17, 1) == Set{Pipeline::append});
+}
+
+TEST_CASE("an architecture that nobody knows is named with those that are", "[engine]") {
+  CHECK(sentence_of([] { limits_of("sm_75"); }) ==
+        "Architecture \"sm_75\" is not known; known are sm_80, sm_86, sm_89, sm_90, sm_90a, sm_100a, "
+        "sm_103a, sm_120.");
+  CHECK(sentence_of([] { arch_of(7, 5); }) ==
+        "The GPU has compute capability 7.5; heddle needs 8.0 or later.");
+  CHECK(arch_of(8, 6) == "sm_86");
+  CHECK(arch_of(9, 0) == "sm_90a");
+}

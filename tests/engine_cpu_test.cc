@@ -1,0 +1,193 @@
+// The CPU device: a seeded matrix against the double-precision reference, one workspace through
+// batches of every size, and the same bits for the same batch.
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "tests/catch.h"
+#include "tests/engine_support.h"
+#include "tests/problem.h"
+#include "tools/parallel.h"
+
+using namespace heddle;
+using namespace heddle_tests;
+
+namespace {
+
+constexpr int kConfigs = 60, kBatchesPerConfig = 4;
+
+struct Tally {
+  std::mutex mutex;
+  int right = 0, cut = 0;
+  std::vector<std::string> wrong;
+
+  void add(const Verdict& verdict, const PlanSummary& summary) {
+    const std::lock_guard lock(mutex);
+    right += verdict.ok;
+    cut += summary.partials[0] + summary.partials[1] > 0;
+    if (!verdict.ok && wrong.size() < 20) wrong.push_back(verdict.what);
+  }
+};
+
+void try_config(Engine& engine, int index, Tally& tally) {
+  tools::Random random(7000003 + std::uint64_t(index));
+  const AttentionConfig config = random_config(random);
+  Attention attention = engine.attention(config);
+  for (int i = 0; i < kBatchesPerConfig; ++i) {
+    Problem problem(engine, random_shape(random, config), random.bits());
+    Workspace workspace = attention.workspace(problem.maxima());
+    plan_and_run(attention, workspace, problem);
+    tally.add(problem.judge(), workspace.summary());
+  }
+}
+
+AttentionConfig small_config(int page_size = 16) {
+  return {.variant = "causal",
+          .num_qo_heads = 6,
+          .num_kv_heads = 2,
+          .head_dim = 64,
+          .page_size = page_size};
+}
+
+// Decode, append, rows without keys, a request that is cut.
+ProblemShape mixed_shape(const AttentionConfig& config) {
+  return {.config = config, .qo_lens = {1, 1, 40, 3, 0, 70}, .kv_lens = {900, 0, 65, 130, 7, 20}};
+}
+
+struct Bits {
+  std::vector<std::uint16_t> o;
+  std::vector<std::uint32_t> lse;
+  bool operator==(const Bits&) const = default;
+};
+
+Bits bits_of(Attention& attention, Workspace& workspace, Problem& problem) {
+  problem.poison_output();
+  plan_and_run(attention, workspace, problem);
+  return {problem.o_bits(), problem.lse_bits()};
+}
+
+// The page ids of a CSR batch as a dense table, the unused entries out of any pool.
+struct DenseTable {
+  std::vector<std::int32_t> entries, kv_lens;
+  std::int64_t stride = 0;
+
+  DenseTable(const Problem& problem, std::int64_t row_stride)
+      : kv_lens(problem.shape().kv_lens), stride(row_stride) {
+    const Batch csr = problem.batch();
+    const std::int32_t* ids = problem.tensors().kv_indices;
+    entries.assign(kv_lens.size() * std::size_t(stride), -1);
+    for (std::size_t r = 0; r < kv_lens.size(); ++r)
+      std::copy(ids + csr.kv_indptr[r], ids + csr.kv_indptr[r + 1],
+                entries.begin() + std::ptrdiff_t(r) * stride);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("cpu matrix: random configurations against the reference", "[engine][matrix]") {
+  Engine engine = cpu_engine();
+  Tally tally;
+  tools::parallel_for(kConfigs, [&](int i) { try_config(engine, i, tally); });
+  for (const std::string& what : tally.wrong) UNSCOPED_INFO(what);
+  CHECK(tally.wrong.empty());
+  CHECK(tally.right == kConfigs * kBatchesPerConfig);
+  CHECK(tally.cut > kConfigs);  // merges were at work
+}
+
+TEST_CASE("one workspace serves batches that shrink and grow, none included", "[engine]") {
+  Engine engine = cpu_engine();
+  for (const int page_size : {0, 1, 16}) {
+    const AttentionConfig config = small_config(page_size);
+    Attention attention = engine.attention(config);
+    Workspace workspace =
+        attention.workspace({.max_requests = 8, .max_qo_rows = 200, .max_kv_tokens = 3000});
+    const ProblemShape shapes[] = {
+        {.config = config, .qo_lens = {1}, .kv_lens = {5}},
+        mixed_shape(config),
+        {.config = config},
+        {.config = config, .qo_lens = {1, 1}, .kv_lens = {64, 1500}},
+        {.config = config, .qo_lens = {0, 0}, .kv_lens = {0, 9}},
+        {.config = config, .qo_lens = {150, 1}, .kv_lens = {170, 2}},
+        {.config = config, .qo_lens = {5}, .kv_lens = {2}},
+    };
+    for (std::uint64_t seed = 0; const ProblemShape& shape : shapes) {
+      Problem problem(engine, shape, ++seed);
+      plan_and_run(attention, workspace, problem);
+      const Verdict verdict = problem.judge();
+      INFO(verdict.what);
+      CHECK(verdict.ok);
+    }
+  }
+}
+
+TEST_CASE("the same batch gives the same bits: again, after another, in another workspace",
+          "[engine]") {
+  Engine engine = cpu_engine();
+  const AttentionConfig config = small_config();
+  Attention attention = engine.attention(config);
+  Problem problem(engine, mixed_shape(config), 11);
+  Problem other(engine, {.config = config, .qo_lens = {2}, .kv_lens = {300}}, 12);
+  Workspace tight = attention.workspace(problem.maxima());
+  Workspace wide = attention.workspace({.max_requests = 99, .max_qo_rows = 999, .max_kv_tokens = 1 << 20});
+
+  const Bits first = bits_of(attention, tight, problem);
+  CHECK(problem.judge().ok);
+  CHECK(tight.summary().partials[0] > 0);
+  CHECK(bits_of(attention, tight, problem) == first);
+  problem.poison_output();
+  attention.run(tight, problem.tensors());  // one plan, two runs: another layer
+  CHECK(Bits{problem.o_bits(), problem.lse_bits()} == first);
+  bits_of(attention, wide, other);
+  CHECK(bits_of(attention, wide, problem) == first);
+}
+
+TEST_CASE("a dense page table gives the bits of the same pages as CSR", "[engine]") {
+  Engine engine = cpu_engine();
+  const AttentionConfig config = small_config(5);
+  Attention attention = engine.attention(config);
+  Problem problem(engine, mixed_shape(config), 21);
+  Workspace workspace = attention.workspace(problem.maxima());
+  const Bits csr = bits_of(attention, workspace, problem);
+
+  const DenseTable table(problem, 200);
+  problem.poison_output();
+  attention.plan({.qo_indptr = problem.batch().qo_indptr,
+                  .kv_table_stride = table.stride,
+                  .kv_lens = table.kv_lens},
+                 workspace);
+  Tensors tensors = problem.tensors();
+  tensors.kv_indices = table.entries.data();
+  attention.run(workspace, tensors);
+  CHECK(Bits{problem.o_bits(), problem.lse_bits()} == csr);
+}
+
+TEST_CASE("lse and the maxima's own batch are optional: no lse, exact maxima", "[engine]") {
+  Engine engine = cpu_engine();
+  const AttentionConfig config = small_config(0);
+  Attention attention = engine.attention(config);
+  ProblemShape shape = mixed_shape(config);
+  shape.want_lse = false;
+  Problem problem(engine, shape, 31);
+  Workspace workspace = attention.workspace(problem.maxima());
+  CHECK(workspace.bytes() == attention.workspace_bytes(problem.maxima()));
+  CHECK(workspace.plan_bytes().empty());
+  plan_and_run(attention, workspace, problem);
+  CHECK(problem.judge().ok);
+  CHECK(workspace.plan_bytes().size() == workspace.summary().copy_bytes);
+  for (const std::uint32_t bits : problem.lse_bits()) CHECK(bits == 0x7fc00123u);
+}
+
+TEST_CASE("threads with a workspace each share one Attention", "[engine]") {
+  Engine engine = cpu_engine();
+  const AttentionConfig config = small_config();
+  Attention attention = engine.attention(config);
+  Tally tally;
+  tools::parallel_for(8, [&](int i) {
+    Problem problem(engine, mixed_shape(config), std::uint64_t(100 + i));
+    Workspace workspace = attention.workspace(problem.maxima());
+    Attention own = attention;
+    plan_and_run(own, workspace, problem);
+    tally.add(problem.judge(), workspace.summary());
+  });
+  CHECK(tally.right == 8);
+}
