@@ -24,7 +24,7 @@ WorkspaceState& checked(const std::shared_ptr<WorkspaceState>& ws, const Attenti
 
 // The spec's defaults with `params` put in. Constants are settled when the Attention is made.
 std::vector<double> values_of(const AttentionState& a, const ParamValues& params) {
-  if (params.empty()) return a.defaults;
+  if (params.empty() && a.has_every_default) return a.defaults;
   ParamValues all = a.config.constants;
   for (const auto& [name, value] : params) {
     for (const Param& param : a.variant.params)

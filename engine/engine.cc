@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "engine/launch_set.h"
@@ -42,6 +44,7 @@ LoadedKernel load(EngineState& engine, const AttentionState& a, Pipeline pipelin
     return build_kernel(engine.cache, engine.nvrtc_compiler(), pipeline, a.variant, a.defaults, a.config,
                         engine.info.arch, limits);
   };
+  const auto begin = std::chrono::steady_clock::now();
   LoadedKernel loaded;
   KernelBuild built = build();
   try {
@@ -57,8 +60,11 @@ LoadedKernel load(EngineState& engine, const AttentionState& a, Pipeline pipelin
   loaded.kernel.set_max_dynamic_smem(loaded.tile.smem_bytes);
   loaded.kernel.load();
   const Artifact& artifact = *built.result.artifact;
-  loaded.info = {std::string(name_of(pipeline)), engine.info.arch, artifact.compile_ms, loaded.kernel.registers(),
-                 loaded.tile.smem_bytes, artifact.spill_bytes, name_of(built.result.origin)};
+  const std::chrono::duration<double, std::milli> load_time = std::chrono::steady_clock::now() - begin;
+  loaded.info = {.kernel = std::string(name_of(pipeline)), .arch = engine.info.arch, .compile_ms = artifact.compile_ms,
+                 .load_ms = load_time.count(), .registers = loaded.kernel.registers(),
+                 .shared_bytes = loaded.tile.smem_bytes, .spill_bytes = artifact.spill_bytes,
+                 .origin = name_of(built.result.origin)};
   return loaded;
 }
 
@@ -81,6 +87,20 @@ void load_kernels(EngineState& engine, AttentionState& a) {
         shape_of(pipeline, a.gpu[i].tile, engine.device->num_sms() * std::min(ctas, a.gpu[i].tile.ctas_per_sm), a.config.head_dim);
   }
   if (!engine.on_gpu()) a.host = host_kernel(engine.cache, a.variant, a.defaults);
+}
+
+// What units are rendered with. A run-time param may have no default: plan() and run() give its value,
+// and any one in its range stands in until then.
+std::vector<double> settled_values(const Variant& variant, const ParamValues& constants) {
+  ParamValues values = constants;
+  for (const Param& param : variant.params)
+    if (!param.constant && !param.has_default) values[param.name] = param.min.value_or(param.max.value_or(0));
+  return variant.resolve(values);
+}
+
+bool has_every_default(const Variant& variant) {
+  return std::all_of(variant.params.begin(), variant.params.end(),
+                     [](const Param& param) { return param.constant || param.has_default; });
 }
 
 }  // namespace
@@ -115,7 +135,8 @@ Attention Engine::attention(const AttentionConfig& config) {
       if (param.name == name && !param.constant)
         fail(ErrorKind::invalid_argument, "Param \"{}\" of variant {} is not a constant; give it to plan() and run().",
              name, config.variant);
-  state->defaults = state->variant.resolve(config.constants);
+  state->defaults = detail::settled_values(state->variant, config.constants);
+  state->has_every_default = detail::has_every_default(state->variant);
   state->args = arg_layout(state->variant);
   state->sm_scale = config.sm_scale > 0 ? config.sm_scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   state->plan = {.num_kv_heads = config.num_kv_heads, .group = config.num_qo_heads / config.num_kv_heads,

@@ -45,6 +45,7 @@ struct AttentionState {
   AttentionConfig config;
   Variant variant;
   std::vector<double> defaults;  // of every param, constants settled
+  bool has_every_default = true;  // false: plan() and run() must give some run-time param
   ArgLayout args;
   float sm_scale = 0;
   PlanConfig plan;
