@@ -74,6 +74,7 @@ class HostAttention {
   }
 
  private:
+  // Without softmax, max and sum only say whether a key was kept: 0 and 1, and so an lse of 0.
   struct State {
     float max = -std::numeric_limits<float>::infinity();
     float sum = 0;
@@ -173,14 +174,16 @@ class HostAttention {
       state.max = max;
       state.sum = state.sum * rescale + weight;
       for (float& o : state.o) o *= rescale;
+    } else {
+      state.max = 0, state.sum = 1;
     }
     for (int d = 0; d < p_.head_dim; ++d) state.o[d] += weight * v[d];
   }
 
   void write_row(const HookContext& c, const State& state) const {
-    float scale = 1, lse = 0;
+    float scale = 1;
+    float lse = state.sum == 0 ? -std::numeric_limits<float>::infinity() : state.max + std::log(state.sum);
     if constexpr (Hooks::use_softmax) {
-      lse = state.sum == 0 ? -std::numeric_limits<float>::infinity() : state.max + std::log(state.sum);
       scale = state.sum == 0 ? 0 : 1 / state.sum;
       if constexpr (Hooks::has_initial_state) {
         const float sink = hooks_.initial_state(c);
@@ -217,15 +220,17 @@ class HostAttention {
     for (int s = 0; s < record.num_partials; ++s) {
       const int64_t slot_row = int64_t(record.first_partial + s) * p_.tile_rows + row;
       const float lse = p_.partial_lse[slot_row] * 0.6931471805599453f;
+      if (lse == -std::numeric_limits<float>::infinity()) continue;
       float weight = 1;
       if constexpr (Hooks::use_softmax) {
-        if (lse == -std::numeric_limits<float>::infinity()) continue;
         const float max = lse > state.max ? lse : state.max;
         const float rescale = std::exp(state.max - max);
         weight = std::exp(lse - max);
         state.max = max;
         state.sum = state.sum * rescale + weight;
         for (float& o : state.o) o *= rescale;
+      } else {
+        state.max = 0, state.sum = 1;
       }
       for (int d = 0; d < p_.head_dim; ++d) state.o[d] += weight * p_.partial_o[slot_row * p_.head_dim + d];
     }
