@@ -1,0 +1,300 @@
+// From a spec to units: what the text holds, where a compiler's error points, and that a variant
+// with everything compiles for GPUs and computes the reference's result on the CPU device.
+#include "engine/kernel_source.h"
+#include "engine/launch_set.h"
+#include "engine/reference.h"
+#include "runtime/host_compiler.h"
+#include "runtime/nvrtc.h"
+#include "tests/catch.h"
+#include "tests/engine_support.h"
+#include "tools/parallel.h"
+
+using namespace heddle;
+using namespace heddle_tests;
+
+namespace {
+
+bool has_compiler() {
+  if (const auto why = HostCompiler::unavailable()) {
+    WARN("Nothing was compiled: " << *why);
+    return false;
+  }
+  return true;
+}
+
+bool has_nvrtc() {
+  if (const auto why = NvrtcCompiler::unavailable()) {
+    WARN("Nothing was compiled: " << *why);
+    return false;
+  }
+  return true;
+}
+
+AttentionConfig config_of(const std::string& variant) {
+  return {.variant = variant, .num_qo_heads = 6, .num_kv_heads = 2, .head_dim = 64, .page_size = 16};
+}
+
+Unit gpu_unit(const Variant& variant, const ParamValues& params, Pipeline pipeline = Pipeline::decode) {
+  return render_gpu_unit(pipeline, variant, variant.resolve(params), config_of(variant.name),
+                         tile_candidates(pipeline, 64, limits_of("sm_90a"))[0]);
+}
+
+int count(const std::string& text, const std::string& word) {
+  int found = 0;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+Variant variant_of(const std::string& json) { return Variant::from_json(json, "test.json", {}); }
+
+Artifact compile_for(const Variant& variant, const std::string& arch, Pipeline pipeline,
+                     const AttentionConfig& config) {
+  KernelCache cache({.disk = false});
+  NvrtcCompiler compiler;
+  const KernelBuild built = build_kernel(cache, compiler, pipeline, variant,
+                                         variant.resolve(config.constants), config, arch, limits_of(arch));
+  return *built.result.artifact;
+}
+
+// Decode and append, a request that is cut, rows that see little or nothing.
+const StepLengths kMixed{{1, 3, 40, 0, 2}, {1500, 33, 130, 5, 0}};
+
+constexpr const char* kTypo = R"({
+  "name": "typo",
+  "hooks": {
+    "logits_transform": "return logt * 2;"
+  }
+})";
+
+// Registers kTypo from a file and returns what making an Attention of it says.
+std::string typo_sentence(Engine& engine, const std::string& dir) {
+  write_file(dir + "/typo.json", kTypo);
+  engine.register_variant_file(dir + "/typo.json");
+  return sentence_of([&] { engine.attention(config_of("typo")); });
+}
+
+constexpr const char* kEverything = R"({
+  "name": "everything",
+  "params": {
+    "octaves": {"type": "f32", "default": 6, "min": 0},
+    "far": {"type": "i32", "default": 900, "min": 0},
+    "sink_shift": {"type": "f32", "default": 0.5},
+    "scale": {"type": "f32", "default": 1.25, "constant": true},
+    "columns": {"type": "i32", "default": 32, "constant": true}
+  },
+  "tensors": {
+    "slopes": {"dtype": "f32", "shape": ["num_qo_heads"]},
+    "gate": {"dtype": "f32", "shape": ["num_qo_rows", "head_dim"]},
+    "key_gain": {"dtype": "f16", "shape": ["num_kv_heads", "head_dim"]},
+    "sinks": {"dtype": "f16", "shape": ["num_qo_heads"]},
+    "value_mix": {"dtype": "bf16", "shape": ["head_dim"]},
+    "bias": {"dtype": "bf16", "shape": ["num_requests", 64]},
+    "open": {"dtype": "u8", "shape": ["num_requests", 64]},
+    "flags": {"dtype": "u8", "shape": [64]},
+    "shift": {"dtype": "i32", "shape": ["num_requests"]},
+    "steps": {"dtype": "i32", "shape": ["num_kv_heads", 64]}
+  },
+  "mask": {"causal": true, "window_left": "far", "sink": 2},
+  "hooks": {
+    "query_transform": {"pair": "half_split", "code":
+      "const auto angle = q_pos * exp2(-(dim % params.columns) * params.octaves / params.columns);\nreturn x * cos(angle) + (dim < params.columns ? -pair : pair) * sin(angle);"},
+    "key_transform": {"pair": "half_split", "code":
+      "const auto angle = kv_pos * exp2(-(dim % params.columns) * params.octaves / params.columns);\nconst auto turned = x * cos(angle) + (dim < params.columns ? -pair : pair) * sin(angle);\nreturn turned * (1 + tensors.key_gain(kv_head, dim));"},
+    "value_transform": {"pair": "interleaved", "code":
+      "return x + (dim % 2 ? -1 : 1) * pair * tensors.value_mix[dim];"},
+    "logits_transform":
+      "return params.scale * logit + tensors.slopes[qo_head] * (kv_pos - q_pos) * 0.05f + tensors.bias(request, kv_pos % 64) + 0.1f * tensors.steps(kv_head, kv_pos % 64);",
+    "logits_mask":
+      "return tensors.open(request, kv_pos % 64) != 0 || tensors.flags[q_pos % 64] == tensors.shift[request];",
+    "output_transform": "return x * (1 + tensors.gate(q_row, dim));",
+    "initial_state": "return tensors.sinks[qo_head] + params.sink_shift;"
+  }
+})";
+
+}  // namespace
+
+TEST_CASE("a rendered unit holds each hook once, with its spec's file and line", "[engine][render]") {
+  const Variant gemma2 = VariantRegistry().at("gemma2");
+  const HookCode& hook = gemma2.components.at(0).hooks.at(Hook::logits_transform);
+  const Unit unit = gpu_unit(gemma2, {});
+  const std::string placed =
+      fmt::format("#line {} \"soft_cap.json:/hooks/logits_transform\"\n{}\n", hook.line, hook.code);
+  CHECK(hook.line > 1);
+  CHECK(count(unit.text, placed) == 1);
+  CHECK(count(unit.text, hook.code) == 1);
+  CHECK(unit.path == "gemma2_decode.cu");
+  CHECK(unit.entry == "heddle_decode");
+  CHECK(count(unit.text, "void __launch_bounds__") == 1);
+  CHECK(count(unit.text, "templates/decode.cuh") == 1);
+}
+
+TEST_CASE("the numbering goes on right behind a snippet", "[engine][render]") {
+  const Unit unit = gpu_unit(VariantRegistry().at("gemma2"), {});
+  std::istringstream lines(unit.text);
+  const std::string own = "\"" + unit.path + "\"";
+  int number = 0, seen = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (!line.starts_with("#line ") || line.find(own) == std::string::npos) continue;
+    CHECK(std::stoi(line.substr(6)) == number + 1);
+    ++seen;
+  }
+  CHECK(seen == 1);
+}
+
+TEST_CASE("rendering twice gives the same text, another pipeline another one", "[engine][render]") {
+  const Variant gemma2 = VariantRegistry().at("gemma2");
+  CHECK(gpu_unit(gemma2, {}).text == gpu_unit(gemma2, {}).text);
+  CHECK(gpu_unit(gemma2, {}).text != gpu_unit(gemma2, {}, Pipeline::append).text);
+  const std::vector<double> values = gemma2.resolve({});
+  CHECK(render_host_unit(gemma2, values, "entry").text == render_host_unit(gemma2, values, "entry").text);
+}
+
+TEST_CASE("constants are in the text, run-time params are not", "[engine][render]") {
+  const Variant variant = variant_of(R"({"name": "mixed", "params": {
+      "slope": {"type": "f32", "constant": true}, "turns": {"type": "i32", "constant": true},
+      "cap": {"type": "f32", "default": 7}},
+    "hooks": {"logits_transform": "return params.slope * logit + params.turns * params.cap;"}})");
+  const std::string text = gpu_unit(variant, {{"slope", -1.5}, {"turns", -3}}).text;
+  CHECK(count(text, "static constexpr Real slope = -0x1.8p+0f;") == 1);
+  CHECK(count(text, "static constexpr int turns = -3;") == 1);
+  CHECK(count(text, "    Real cap;") == 1);
+  CHECK(gpu_unit(variant, {{"slope", -1.5}, {"turns", -3}, {"cap", 99}}).text == text);
+  CHECK(gpu_unit(variant, {{"slope", -1.25}, {"turns", -3}}).text != text);
+  CHECK(gpu_unit(variant, {{"slope", -1.5}, {"turns", 4}}).text != text);
+}
+
+TEST_CASE("an error in a hook stands at the spec's own line: the host's compiler", "[engine][render]") {
+  if (!has_compiler()) return;
+  const TempDir dir;
+  Engine engine = cpu_engine();
+  const std::string sentence = typo_sentence(engine, dir.path());
+  CHECK_THAT(first_line(sentence), Catch::Matchers::StartsWith("typo.json:/hooks/logits_transform:4:"));
+  CHECK_THAT(first_line(sentence), contains("error: "));
+  CHECK_THAT(first_line(sentence), contains("logt"));
+  CHECK_THAT(sentence, contains("host unit of typo"));
+  CHECK(typo_sentence(engine, dir.path()) == sentence);
+
+  Attention good = engine.attention(config_of("gemma2"));
+  CHECK(VariantStep(engine, good, kMixed).run(good).ok());
+}
+
+TEST_CASE("an error in a hook stands at the spec's own line: NVRTC", "[engine][render]") {
+  if (!has_nvrtc()) return;
+  const Variant typo = Variant::from_json(kTypo, "folder/typo.json", {});
+  for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) {
+    const std::string sentence =
+        sentence_of([&] { compile_for(typo, "sm_90a", pipeline, config_of("typo")); });
+    CHECK(first_line(sentence) ==
+          "typo.json:/hooks/logits_transform(4): error: identifier \"logt\" is undefined");
+    CHECK_THAT(sentence, contains(fmt::format("{} of typo", name_of(pipeline))));
+  }
+  compile_for(VariantRegistry().at("gemma2"), "sm_90a", Pipeline::decode, config_of("gemma2"));
+}
+
+TEST_CASE("a mended spec of the same name takes the place of the wrong one", "[engine][render]") {
+  if (!has_compiler()) return;
+  const TempDir dir;
+  Engine engine = cpu_engine();
+  CHECK(typo_sentence(engine, dir.path()) != "accepted");
+  add_spec(engine, R"({"name": "typo", "hooks": {"logits_transform": "return logit * 2;"}})");
+  Attention mended = engine.attention(config_of("typo"));
+  CHECK(VariantStep(engine, mended, kMixed).run(mended).ok());
+}
+
+TEST_CASE("composed params that clash keep their owner's name and their own value", "[engine][render]") {
+  if (!has_compiler()) return;
+  Engine engine = cpu_engine();
+  add_spec(engine, R"({"name": "times", "params": {"by": {"type": "f32", "default": 1}},
+                       "hooks": {"logits_transform": "return logit * params.by;"}})");
+  add_spec(engine, R"({"name": "plus", "params": {"by": {"type": "f32", "default": 0}},
+                       "hooks": {"logits_transform": "return logit + params.by * kv_pos;"}})");
+  add_spec(engine, R"({"name": "both", "compose": ["times", "plus"]})");
+  add_spec(engine, R"({"name": "single", "params": {"a": {"type": "f32", "default": 1}, "b": {"type": "f32", "default": 0}},
+                       "hooks": {"logits_transform": "return logit * params.a + params.b * kv_pos;"}})");
+  Attention both = engine.attention(config_of("both")), single = engine.attention(config_of("single"));
+  VariantStep step(engine, both, kMixed), same(engine, single, kMixed);
+  CHECK(step.run(both, {{"times.by", 1.5}, {"plus.by", -0.25}}).ok());
+  CHECK(same.run(single, {{"a", 1.5}, {"b", -0.25}}).ok());
+  CHECK(step.query().read_o(46) == same.query().read_o(46));
+  CHECK(sentence_of([&] { VariantStep(engine, both, kMixed).run(both, {{"by", 1}}); }) ==
+        "The variant both has more than one param by; say which: times.by, plus.by.");
+}
+
+TEST_CASE("a rotary pair must stand first in its chain", "[engine][render]") {
+  Engine engine = cpu_engine();
+  add_spec(engine, R"({"name": "twice", "hooks": {"query_transform": "return 2 * x;"}})");
+  add_spec(engine, R"({"name": "turn", "hooks": {"query_transform": {"code": "return x + pair;", "pair": "half_split"}}})");
+  add_spec(engine, R"({"name": "late", "compose": ["twice", "turn"]})");
+  CHECK(sentence_of([&] { engine.attention(config_of("late")); }) ==
+        "test.json: the query_transform of turn asks for the rotary pair, but stands behind another "
+        "query_transform in the chain; put turn first in \"compose\".");
+}
+
+TEST_CASE("a variant with every hook, pair, tensor and param: GPU kernels", "[engine][render]") {
+  if (!has_nvrtc()) return;
+  const Variant variant = variant_of(kEverything);
+  Artifact artifacts[4];
+  tools::parallel_for(4, [&](int i) {
+    artifacts[i] = compile_for(variant, i / 2 ? "sm_90a" : "sm_80", Pipeline(i % 2), config_of("everything"));
+  });
+  for (const Artifact& artifact : artifacts) CHECK(artifact.image.substr(1, 3) == "ELF");
+}
+
+TEST_CASE("a variant with every hook, pair, tensor and param: the CPU device", "[engine][render]") {
+  if (!has_compiler()) return;
+  Engine engine = cpu_engine();
+  add_spec(engine, kEverything);
+  for (const int page_size : {0, 16}) {
+    AttentionConfig config = config_of("everything");
+    config.page_size = page_size;
+    Attention attention = engine.attention(config);
+    for (const KvLayout layout : {KvLayout::NHD, KvLayout::HND}) {
+      VariantStep step(engine, attention, kMixed, layout);
+      CHECK(step.run(attention, {{"octaves", 5}, {"far", 700}, {"sink_shift", -1}}).problem() == "");
+      CHECK(step.summary().partials[0] > 0);
+    }
+  }
+}
+
+TEST_CASE("without softmax, a free mask: rows that keep no key stay 0", "[engine][render]") {
+  if (!has_compiler()) return;
+  Engine engine = cpu_engine();
+  add_spec(engine, R"({"name": "holes", "use_softmax": false, "hooks": {
+      "logits_transform": "return sigmoid(logit);",
+      "logits_mask": "return kv_pos % 3 == q_pos % 3 && q_pos % 4 != 1;",
+      "output_transform": "return x + 1;"}})");
+  Attention attention = engine.attention(config_of("holes"));
+  VariantStep step(engine, attention, {{1, 1, 40, 2}, {1502, 1497, 130, 0}});
+  CHECK(step.run(attention).problem() == "");
+  CHECK(step.summary().partials[0] > 0);  // a row without keys, merged
+}
+
+TEST_CASE("an attention sink joins once, however a request is cut", "[engine][render]") {
+  if (!has_compiler()) return;
+  Engine engine = cpu_engine();
+  add_spec(engine, R"({"name": "sink", "params": {"value": {"type": "f32", "default": 0}},
+      "mask": {"causal": true}, "hooks": {"initial_state": "return params.value + qo_head;"}})");
+  Attention attention = engine.attention(config_of("sink"));
+  for (const double value : {-3.0, 4.0, 9.0}) {
+    VariantStep again(engine, attention, {{1, 20, 1, 3}, {4000, 600, 0, 1}});
+    CHECK(again.run(attention, {{"value", value}}).problem() == "");
+    CHECK(again.summary().partials[0] > 0);
+    CHECK(again.summary().merges[0] > 0);
+  }
+}
+
+TEST_CASE("a run-time param without a default is asked for at plan and run", "[engine][render]") {
+  if (!has_compiler()) return;
+  Engine engine = cpu_engine();
+  add_spec(engine, R"({"name": "open", "params": {"gain": {"type": "f32", "min": 0.5}},
+      "hooks": {"logits_transform": "return params.gain * logit;"}})");
+  Attention attention = engine.attention(config_of("open"));
+  VariantStep step(engine, attention, {{1}, {100}});
+  CHECK(sentence_of([&] { step.run(attention); }) ==
+        "The param gain of the variant open has no default; give it a value.");
+  VariantStep again(engine, attention, {{1}, {100}});
+  CHECK(again.run(attention, {{"gain", 2}}).ok());
+}
