@@ -67,7 +67,8 @@ struct Tensors {
 struct KernelInfo {
   std::string kernel;  // "decode" or "append"
   std::string arch;    // "sm_90a", or "cpu"
-  double compile_ms = 0;
+  double compile_ms = 0;  // of the compile that made it, whenever that was
+  double load_ms = 0;     // from the request to a loaded kernel, this time
   int registers = 0;
   int shared_bytes = 0;
   int spill_bytes = 0;

@@ -10,8 +10,15 @@
 // shared memory:  stages x warps x (K 16 x D, V 16 x D) | states 2 x warps x 16
 //                 | Q 16 x D during the tiles, then sums warps x 8 x D f32
 //
-// Ladder (H200, bf16, D = 128, 32/8 heads, page 16; of the same run's read ceiling): see the end of
-// the file's history in README "Figures"; the first version's figures are there.
+// Ladder, us on an H200 (2026-11-29; bf16, D = 128, 32/8 heads, page 16, ragged order of pages):
+//   decode_b64_4k   b1_1k   b1_8k
+//   257             9.3     18.8    warp-private stages (4 warps, 3 stages, 2 CTAs an SM), merge by the
+//                                   last arriver; ncu: DRAM 88 % busy, issue slots 35 %
+//   253             8.6     16.7    + programmatic launch, merge with 16 loads under way
+// Tried and slower: 8 warps in one CTA 3 stages 262, 4 stages in a smaller CTA (x1) 280, 3 warps 258,
+// 2 warps x 4 CTAs 261 (but best at D = 64: 131 against 142), 6 warps 345.
+// What is left of the read ceiling: a steady state of 0.96 and about 10 us a launch; CTAs of equal
+// work end up to 10 % apart, because not all SMs get the same share of the memory's bandwidth.
 #pragma once
 
 #include "templates/merge.cuh"
@@ -74,6 +81,7 @@ class Decode {
     wait_for_predecessor();
     if (work_.begin == work_.end) return;
     fetch_row_id();
+#pragma unroll 1
     for (int stage = 0; stage < kStages - 1; ++stage) load_tile();
     for (int i = work_.begin; i < work_.end; ++i) {
       const WorkItem item = work_.items[i];

@@ -177,11 +177,13 @@ HEDDLE_DEVICE void merge_flat(MergeSmem<Spec::kTile.rows>& smem, const Attention
   item.request = record.request;
   item.row_begin = record.row_begin;
   item.num_rows = record.num_rows;
+#pragma unroll 1
   for (int piece = 0; piece < kPieces; ++piece) {
     const int i = piece * kThreads + threadIdx.x;
     const int row = i / kColumns, column = i % kColumns * 4;
     const bool mine = row < record.num_rows;
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
     for (int first = 0; first < record.num_partials; first += kMergeBlock) {
       if (piece == 0 || record.num_partials > kMergeBlock) {
         __syncthreads();  // the last block's weights have been read
