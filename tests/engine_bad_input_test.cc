@@ -32,7 +32,10 @@ struct Bench {
   explicit Bench(const AttentionConfig& config = good_config(), const ParamValues& params = {})
       : attention(engine.attention(config)),
         problem(engine,
-                {.config = config, .params = params, .qo_lens = {1, 5, 2}, .kv_lens = {40, 0, 90},
+                {.config = config,
+                 .params = params,
+                 .qo_lens = {1, 5, 2},
+                 .kv_lens = {40, 0, 90},
                  .want_lse = config.variant != "sigmoid"},
                 7),
         workspace(attention.workspace(problem.maxima())) {
@@ -305,8 +308,9 @@ TEST_CASE("bad input: page ids at an odd address", "[engine][bad]") {
   Tensors tensors = bench.problem.tensors();
   const auto odd = reinterpret_cast<std::uintptr_t>(tensors.kv_indices) + 2;
   tensors.kv_indices = reinterpret_cast<const std::int32_t*>(odd);
-  CHECK(bench.run(tensors) == fmt::format("kv_indices starts at {}, which is not a multiple of 4 bytes.",
-                                          reinterpret_cast<const void*>(odd)));
+  CHECK(bench.run(tensors) ==
+        fmt::format("kv_indices starts at {}, which is not a multiple of 4 bytes.",
+                    reinterpret_cast<const void*>(odd)));
   CHECK(bench.works());
 }
 
@@ -332,7 +336,8 @@ TEST_CASE("bad input: lse of a variant without softmax", "[engine][bad]") {
   Bench bench(config);
   Tensors tensors = bench.problem.tensors();
   tensors.lse = tools::tensor_of(tensors.q.data, DType::f32, {8, 4});
-  CHECK(bench.run(tensors) == "Variant sigmoid has no softmax, so it has no lse to write; leave lse out.");
+  CHECK(bench.run(tensors) ==
+        "Variant sigmoid has no softmax, so it has no lse to write; leave lse out.");
   CHECK(bench.works());
 }
 
@@ -358,7 +363,8 @@ TEST_CASE("bad input: workspaces", "[engine][bad]") {
     return sentence_of([&] { attention.run(workspace, bench.problem.tensors()); });
   };
   const std::string empty = "The Workspace is empty; make one with Attention::workspace().";
-  const std::string foreign = "The Workspace was made by another Attention; their tiles and sizes differ.";
+  const std::string foreign =
+      "The Workspace was made by another Attention; their tiles and sizes differ.";
   CHECK(plan(bench.attention, none) == empty);
   CHECK(run(bench.attention, none) == empty);
   CHECK(sentence_of([&] { none.bytes(); }) == empty);
@@ -379,12 +385,15 @@ TEST_CASE("bad input: a workspace's maxima", "[engine][bad]") {
   };
   CHECK(make(bench.attention, {.max_requests = -1, .max_qo_rows = 1, .max_kv_tokens = 1}) ==
         "max_requests is -1; it must be from 0 to 16777216.");
-  CHECK(make(bench.attention, {.max_requests = 1, .max_qo_rows = std::int64_t{1} << 31, .max_kv_tokens = 1}) ==
+  CHECK(make(bench.attention,
+             {.max_requests = 1, .max_qo_rows = std::int64_t{1} << 31, .max_kv_tokens = 1}) ==
         "max_qo_rows is 2147483648; it must be from 0 to 2147483647.");
   CHECK(make(bench.attention, {.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = -5}) ==
         "max_kv_tokens is -5; it must be from 0 to 1099511627776.");
-  CHECK(make(decode_only, {.max_requests = 1, .max_qo_rows = 99, .max_kv_tokens = 1, .max_qo_len = 9}) ==
-        "max_qo_len is 9, which makes 18 packed rows with 2 query heads to a kv head; without the append "
+  CHECK(make(decode_only,
+             {.max_requests = 1, .max_qo_rows = 99, .max_kv_tokens = 1, .max_qo_len = 9}) ==
+        "max_qo_len is 9, which makes 18 packed rows with 2 query heads to a kv head; without the "
+        "append "
         "pipeline at most 16 rows are allowed.");
   CHECK(bench.works());
 }
@@ -403,7 +412,8 @@ TEST_CASE("bad input: batches, and what is past the maxima", "[engine][bad]") {
 TEST_CASE("after a refused batch nothing runs until a good plan", "[engine][bad]") {
   Bench bench;
   const std::vector<std::int32_t> qo_indptr{0, 9};
-  CHECK(sentence_of([&] { bench.attention.plan({.qo_indptr = qo_indptr}, bench.workspace); }) != "accepted");
+  CHECK(sentence_of([&] { bench.attention.plan({.qo_indptr = qo_indptr}, bench.workspace); }) !=
+        "accepted");
   CHECK(bench.run(bench.problem.tensors()) == "run() was called before plan() on this Workspace.");
   CHECK(bench.workspace.plan_bytes().empty());
   CHECK(bench.works());
@@ -412,14 +422,16 @@ TEST_CASE("after a refused batch nothing runs until a good plan", "[engine][bad]
 TEST_CASE("bad input: a run with another window than the plan's", "[engine][bad]") {
   Bench bench(good_config(), {{"window", 16}});
   const auto run = [&](const ParamValues& params) {
-    return sentence_of([&] { bench.attention.run(bench.workspace, bench.problem.tensors(), params); });
+    return sentence_of(
+        [&] { bench.attention.run(bench.workspace, bench.problem.tensors(), params); });
   };
   CHECK(run({{"window", 5}}) ==
         "run() got params for window_left 5, window_right none, sink 0, but the plan was made for "
         "window_left 16, window_right none, sink 0; plan again.");
-  CHECK(run({}) ==
-        "run() got params for window_left 4096, window_right none, sink 0, but the plan was made for "
-        "window_left 16, window_right none, sink 0; plan again.");
+  CHECK(
+      run({}) ==
+      "run() got params for window_left 4096, window_right none, sink 0, but the plan was made for "
+      "window_left 16, window_right none, sink 0; plan again.");
   CHECK(run({{"window", 16}}) == "accepted");
   CHECK(bench.works());
 }
@@ -431,7 +443,7 @@ TEST_CASE("bad input: params at plan and at run", "[engine][bad]") {
     CHECK(bench.run(bench.tensors(), mistake.values) == mistake.sentence);
     CHECK(bench.plan(mistake.values) == mistake.sentence);
   }
-  CHECK(bench.run(bench.tensors(), bench.params) == "accepted");  // the old plan stands
+  CHECK(bench.run(bench.tensors(), bench.params) == "accepted");   // the old plan stands
   CHECK(bench.run(bench.tensors(), {{"gain", 3}}) == "accepted");  // no part of the mask
 }
 
@@ -449,7 +461,8 @@ TEST_CASE("bad input: a variant's own tensors", "[engine][bad]") {
 TEST_CASE("bad input: page ids outside the pool, when asked to look", "[engine][bad]") {
   Engine engine({.device = DeviceKind::cpu, .cache_dir = test_cache_dir(), .check_pages = true});
   Attention attention = engine.attention(good_config());
-  Problem problem(engine, {.config = good_config(), .qo_lens = {1, 5, 2}, .kv_lens = {40, 0, 90}}, 7);
+  Problem problem(engine, {.config = good_config(), .qo_lens = {1, 5, 2}, .kv_lens = {40, 0, 90}},
+                  7);
   Workspace workspace = attention.workspace(problem.maxima());
   attention.plan(problem.batch(), workspace);
   const Tensors good = problem.tensors();
@@ -458,8 +471,9 @@ TEST_CASE("bad input: page ids outside the pool, when asked to look", "[engine][
     ids[4] = bad_id;
     Tensors tensors = good;
     tensors.kv_indices = ids.data();
-    CHECK(sentence_of([&] { attention.run(workspace, tensors); }) ==
-          fmt::format("Request 2 names page {} as its page 1; the pool has pages 0 to 11.", bad_id));
+    CHECK(
+        sentence_of([&] { attention.run(workspace, tensors); }) ==
+        fmt::format("Request 2 names page {} as its page 1; the pool has pages 0 to 11.", bad_id));
   }
   problem.poison_output();
   plan_and_run(attention, workspace, problem);

@@ -25,7 +25,8 @@ bool has_compiler() {
   return true;
 }
 
-constexpr const char* kSpec = R"({"name": "halved", "hooks": {"logits_transform": "return logit / 2;"}})";
+constexpr const char* kSpec =
+    R"({"name": "halved", "hooks": {"logits_transform": "return logit / 2;"}})";
 
 std::string origin_in(const std::string& dir) {
   Engine engine({.device = DeviceKind::cpu, .cache_dir = dir});
@@ -40,7 +41,8 @@ std::string origin_in(const std::string& dir) {
 std::vector<fs::path> entries_of(const std::string& dir) {
   std::vector<fs::path> entries;
   for (const auto& at : fs::recursive_directory_iterator(dir + "/v1"))
-    if (at.is_regular_file() && at.path().filename().string().size() == 32) entries.push_back(at.path());
+    if (at.is_regular_file() && at.path().filename().string().size() == 32)
+      entries.push_back(at.path());
   return entries;
 }
 
@@ -59,7 +61,8 @@ TEST_CASE("a second Attention of one engine finds its unit in memory", "[engine]
   const TempDir dir;
   Engine engine({.device = DeviceKind::cpu, .cache_dir = dir.path()});
   add_spec(engine, kSpec);
-  const AttentionConfig config{.variant = "halved", .num_qo_heads = 2, .num_kv_heads = 1, .head_dim = 64};
+  const AttentionConfig config{
+      .variant = "halved", .num_qo_heads = 2, .num_kv_heads = 1, .head_dim = 64};
   CHECK(engine.attention(config).kernels().at(0).origin == "compiled");
   CHECK(engine.attention(config).kernels().at(0).origin == "memory");
 }
@@ -91,8 +94,13 @@ TEST_CASE("two engines in two threads compile a user's variant once", "[engine][
         start.arrive_and_wait();
         Engine engine({.device = DeviceKind::cpu, .cache_dir = dir.path()});
         add_spec(engine, kSpec);
-        origin = engine.attention({.variant = "halved", .num_qo_heads = 2, .num_kv_heads = 1, .head_dim = 64})
-                     .kernels().at(0).origin;
+        origin =
+            engine
+                .attention(
+                    {.variant = "halved", .num_qo_heads = 2, .num_kv_heads = 1, .head_dim = 64})
+                .kernels()
+                .at(0)
+                .origin;
       });
   }
   CHECK(std::count(std::begin(origins), std::end(origins), "compiled") == 1);
@@ -109,7 +117,8 @@ TEST_CASE("a built-in variant needs no compiler", "[engine][cache]") {
   const Environment no_compiler("HEDDLE_CXX", "/no/such/compiler");
   Engine engine = cpu_engine();
   for (const std::string& name : engine.variants().names()) {
-    Attention attention = engine.attention({.variant = name, .num_qo_heads = 2, .num_kv_heads = 1, .head_dim = 64});
+    Attention attention =
+        engine.attention({.variant = name, .num_qo_heads = 2, .num_kv_heads = 1, .head_dim = 64});
     CHECK(attention.kernels().at(0).origin == "built in");
   }
 }

@@ -128,7 +128,8 @@ TEST_CASE("the same batch gives the same bits: again, after another, in another 
   Problem problem(engine, mixed_shape(config), 11);
   Problem other(engine, {.config = config, .qo_lens = {2}, .kv_lens = {300}}, 12);
   Workspace tight = attention.workspace(problem.maxima());
-  Workspace wide = attention.workspace({.max_requests = 99, .max_qo_rows = 999, .max_kv_tokens = 1 << 20});
+  Workspace wide =
+      attention.workspace({.max_requests = 99, .max_qo_rows = 999, .max_kv_tokens = 1 << 20});
 
   const Bits first = bits_of(attention, tight, problem);
   CHECK(problem.judge().ok);

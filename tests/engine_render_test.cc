@@ -31,17 +31,20 @@ bool has_nvrtc() {
 }
 
 AttentionConfig config_of(const std::string& variant) {
-  return {.variant = variant, .num_qo_heads = 6, .num_kv_heads = 2, .head_dim = 64, .page_size = 16};
+  return {
+      .variant = variant, .num_qo_heads = 6, .num_kv_heads = 2, .head_dim = 64, .page_size = 16};
 }
 
-Unit gpu_unit(const Variant& variant, const ParamValues& params, Pipeline pipeline = Pipeline::decode) {
+Unit gpu_unit(const Variant& variant, const ParamValues& params,
+              Pipeline pipeline = Pipeline::decode) {
   return render_gpu_unit(pipeline, variant, variant.resolve(params), config_of(variant.name),
                          tile_candidates(pipeline, 64, limits_of("sm_90a"))[0]);
 }
 
 int count(const std::string& text, const std::string& word) {
   int found = 0;
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+    ++found;
   return found;
 }
 
@@ -53,8 +56,9 @@ Artifact compile_for(const Variant& variant, const std::string& arch, Pipeline p
                      const AttentionConfig& config) {
   KernelCache cache({.disk = false});
   NvrtcCompiler compiler;
-  const KernelBuild built = build_kernel(cache, compiler, pipeline, variant,
-                                         variant.resolve(config.constants), config, arch, limits_of(arch));
+  const KernelBuild built =
+      build_kernel(cache, compiler, pipeline, variant, variant.resolve(config.constants), config,
+                   arch, limits_of(arch));
   return *built.result.artifact;
 }
 
@@ -115,7 +119,8 @@ constexpr const char* kEverything = R"({
 
 }  // namespace
 
-TEST_CASE("a rendered unit holds each hook once, with its spec's file and line", "[engine][render]") {
+TEST_CASE("a rendered unit holds each hook once, with its spec's file and line",
+          "[engine][render]") {
   const Variant gemma2 = VariantRegistry().at("gemma2");
   const HookCode& hook = gemma2.components.at(0).hooks.at(Hook::logits_transform);
   const Unit unit = gpu_unit(gemma2, {});
@@ -149,7 +154,8 @@ TEST_CASE("rendering twice gives the same text, another pipeline another one", "
   CHECK(gpu_unit(gemma2, {}).text == gpu_unit(gemma2, {}).text);
   CHECK(gpu_unit(gemma2, {}).text != gpu_unit(gemma2, {}, Pipeline::append).text);
   const std::vector<double> values = gemma2.resolve({});
-  CHECK(render_host_unit(gemma2, values, "entry").text == render_host_unit(gemma2, values, "entry").text);
+  CHECK(render_host_unit(gemma2, values, "entry").text ==
+        render_host_unit(gemma2, values, "entry").text);
 }
 
 TEST_CASE("constants are in the text, run-time params are not", "[engine][render]") {
@@ -166,12 +172,14 @@ TEST_CASE("constants are in the text, run-time params are not", "[engine][render
   CHECK(gpu_unit(variant, {{"slope", -1.5}, {"turns", 4}}).text != text);
 }
 
-TEST_CASE("an error in a hook stands at the spec's own line: the host's compiler", "[engine][render]") {
+TEST_CASE("an error in a hook stands at the spec's own line: the host's compiler",
+          "[engine][render]") {
   if (!has_compiler()) return;
   const TempDir dir;
   Engine engine = cpu_engine();
   const std::string sentence = typo_sentence(engine, dir.path());
-  CHECK_THAT(first_line(sentence), Catch::Matchers::StartsWith("typo.json:/hooks/logits_transform:4:"));
+  CHECK_THAT(first_line(sentence),
+             Catch::Matchers::StartsWith("typo.json:/hooks/logits_transform:4:"));
   CHECK_THAT(first_line(sentence), contains("error: "));
   CHECK_THAT(first_line(sentence), contains("logt"));
   CHECK_THAT(sentence, contains("host unit of typo"));
@@ -204,7 +212,8 @@ TEST_CASE("a mended spec of the same name takes the place of the wrong one", "[e
   CHECK(VariantStep(engine, mended, kMixed).run(mended).ok());
 }
 
-TEST_CASE("composed params that clash keep their owner's name and their own value", "[engine][render]") {
+TEST_CASE("composed params that clash keep their owner's name and their own value",
+          "[engine][render]") {
   if (!has_compiler()) return;
   Engine engine = cpu_engine();
   add_spec(engine, R"({"name": "times", "params": {"by": {"type": "f32", "default": 1}},
@@ -212,25 +221,32 @@ TEST_CASE("composed params that clash keep their owner's name and their own valu
   add_spec(engine, R"({"name": "plus", "params": {"by": {"type": "f32", "default": 0}},
                        "hooks": {"logits_transform": "return logit + params.by * kv_pos;"}})");
   add_spec(engine, R"({"name": "both", "compose": ["times", "plus"]})");
-  add_spec(engine, R"({"name": "single", "params": {"a": {"type": "f32", "default": 1}, "b": {"type": "f32", "default": 0}},
+  add_spec(
+      engine,
+      R"({"name": "single", "params": {"a": {"type": "f32", "default": 1}, "b": {"type": "f32", "default": 0}},
                        "hooks": {"logits_transform": "return logit * params.a + params.b * kv_pos;"}})");
-  Attention both = engine.attention(config_of("both")), single = engine.attention(config_of("single"));
+  Attention both = engine.attention(config_of("both")),
+            single = engine.attention(config_of("single"));
   VariantStep step(engine, both, kMixed), same(engine, single, kMixed);
   CHECK(step.run(both, {{"times.by", 1.5}, {"plus.by", -0.25}}).ok());
   CHECK(same.run(single, {{"a", 1.5}, {"b", -0.25}}).ok());
   CHECK(step.query().read_o(46) == same.query().read_o(46));
-  CHECK(sentence_of([&] { VariantStep(engine, both, kMixed).run(both, {{"by", 1}}); }) ==
-        "The variant both has more than one param by; say which: times.by, plus.by.");
+  CHECK(sentence_of([&] {
+          VariantStep(engine, both, kMixed).run(both, {{"by", 1}});
+        }) == "The variant both has more than one param by; say which: times.by, plus.by.");
 }
 
 TEST_CASE("a rotary pair must stand first in its chain", "[engine][render]") {
   Engine engine = cpu_engine();
   add_spec(engine, R"({"name": "twice", "hooks": {"query_transform": "return 2 * x;"}})");
-  add_spec(engine, R"({"name": "turn", "hooks": {"query_transform": {"code": "return x + pair;", "pair": "half_split"}}})");
+  add_spec(
+      engine,
+      R"({"name": "turn", "hooks": {"query_transform": {"code": "return x + pair;", "pair": "half_split"}}})");
   add_spec(engine, R"({"name": "late", "compose": ["twice", "turn"]})");
-  CHECK(sentence_of([&] { engine.attention(config_of("late")); }) ==
-        "test.json: the query_transform of turn asks for the rotary pair, but stands behind another "
-        "query_transform in the chain; put turn first in \"compose\".");
+  CHECK(
+      sentence_of([&] { engine.attention(config_of("late")); }) ==
+      "test.json: the query_transform of turn asks for the rotary pair, but stands behind another "
+      "query_transform in the chain; put turn first in \"compose\".");
 }
 
 TEST_CASE("a variant with every hook, pair, tensor and param: GPU kernels", "[engine][render]") {
@@ -238,7 +254,8 @@ TEST_CASE("a variant with every hook, pair, tensor and param: GPU kernels", "[en
   const Variant variant = variant_of(kEverything);
   Artifact artifacts[4];
   tools::parallel_for(4, [&](int i) {
-    artifacts[i] = compile_for(variant, i / 2 ? "sm_90a" : "sm_80", Pipeline(i % 2), config_of("everything"));
+    artifacts[i] =
+        compile_for(variant, i / 2 ? "sm_90a" : "sm_80", Pipeline(i % 2), config_of("everything"));
   });
   for (const Artifact& artifact : artifacts) CHECK(artifact.image.substr(1, 3) == "ELF");
 }
@@ -253,7 +270,8 @@ TEST_CASE("a variant with every hook, pair, tensor and param: the CPU device", "
     Attention attention = engine.attention(config);
     for (const KvLayout layout : {KvLayout::NHD, KvLayout::HND}) {
       VariantStep step(engine, attention, kMixed, layout);
-      CHECK(step.run(attention, {{"octaves", 5}, {"far", 700}, {"sink_shift", -1}}).problem() == "");
+      CHECK(step.run(attention, {{"octaves", 5}, {"far", 700}, {"sink_shift", -1}}).problem() ==
+            "");
       CHECK(step.summary().partials[0] > 0);
     }
   }
