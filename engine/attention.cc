@@ -17,9 +17,14 @@ using detail::WorkspaceState;
 
 WorkspaceState& checked(const std::shared_ptr<WorkspaceState>& ws, const AttentionState& attention) {
   if (!ws) fail(ErrorKind::invalid_argument, "The Workspace is empty; make one with Attention::workspace().");
-  if (ws->owner != &attention)
+  if (ws->owner.get() != &attention)
     fail(ErrorKind::invalid_argument, "The Workspace was made by another Attention; their tiles and sizes differ.");
   return *ws;
+}
+
+const AttentionState& checked(const std::shared_ptr<AttentionState>& attention) {
+  if (!attention) fail(ErrorKind::invalid_argument, "The Attention is empty; make one with Engine::attention().");
+  return *attention;
 }
 
 // The spec's defaults with `params` put in. Constants are settled when the Attention is made.
@@ -38,10 +43,11 @@ std::vector<double> values_of(const AttentionState& a, const ParamValues& params
 
 // What tensors must reach for the current plan.
 void measure_plan(const AttentionState& a, WorkspaceState& ws) {
-  ws.num_qo_rows = ws.num_kv_rows = ws.num_indices = 0;
+  ws.num_qo_rows = ws.max_kv_len = ws.num_kv_rows = ws.num_indices = 0;
   for (const RequestRecord& r : PlanView(ws.ring.current()).requests()) {
     ws.num_qo_rows = std::max<std::int64_t>(ws.num_qo_rows, std::int64_t{r.qo_begin} + r.qo_len);
     if (r.kv_len == 0) continue;
+    ws.max_kv_len = std::max<std::int64_t>(ws.max_kv_len, r.kv_len);
     if (a.config.page_size == 0)
       ws.num_kv_rows = std::max(ws.num_kv_rows, r.kv_offset + r.kv_len);
     else
@@ -73,6 +79,7 @@ void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& 
 std::map<std::string, std::int64_t> shape_words(const AttentionState& a, const WorkspaceState& ws) {
   return {{"num_qo_heads", a.config.num_qo_heads}, {"num_kv_heads", a.config.num_kv_heads},
           {"head_dim", a.config.head_dim},         {"num_qo_rows", ws.num_qo_rows},
+          {"kv_len", ws.max_kv_len},
           {"num_requests", static_cast<std::int64_t>(PlanView(ws.ring.current()).requests().size())}};
 }
 
@@ -84,18 +91,19 @@ std::string describe(const MaskBounds& m) {
 }  // namespace
 
 Workspace Attention::workspace(const Maxima& maxima) const {
-  if (state_->engine->on_gpu()) state_->engine->device->make_current();
+  const AttentionState& a = checked(state_);
+  if (a.engine->on_gpu()) a.engine->device->make_current();
   Workspace workspace;
-  workspace.state_ = std::make_shared<WorkspaceState>(*state_, maxima);
+  workspace.state_ = std::make_shared<WorkspaceState>(state_, maxima);
   return workspace;
 }
 
 std::size_t Attention::workspace_bytes(const Maxima& maxima) const {
-  return workspace_layout(state_->plan, maxima).total_bytes;
+  return workspace_layout(checked(state_).plan, maxima).total_bytes;
 }
 
 PlanSummary Attention::plan(const Batch& batch, Workspace& workspace, Stream stream, const ParamValues& params) {
-  const AttentionState& a = *state_;
+  const AttentionState& a = checked(state_);
   WorkspaceState& ws = checked(workspace.state_, a);
   const MaskBounds mask = a.variant.bounds(values_of(a, params));
   if (a.engine->on_gpu()) a.engine->device->make_current();
@@ -113,7 +121,7 @@ PlanSummary Attention::plan(const Batch& batch, Workspace& workspace, Stream str
 }
 
 void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamValues& params, Stream stream) {
-  const AttentionState& a = *state_;
+  const AttentionState& a = checked(state_);
   WorkspaceState& ws = checked(workspace.state_, a);
   if (!ws.planned) fail(ErrorKind::invalid_argument, "run() was called before plan() on this Workspace.");
   const std::vector<double> values = values_of(a, params);
@@ -143,13 +151,13 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
   ws.used = true;
 }
 
-const AttentionConfig& Attention::config() const { return state_->config; }
-const Variant& Attention::variant() const { return state_->variant; }
-const PlanConfig& Attention::plan_config() const { return state_->plan; }
+const AttentionConfig& Attention::config() const { return checked(state_).config; }
+const Variant& Attention::variant() const { return checked(state_).variant; }
+const PlanConfig& Attention::plan_config() const { return checked(state_).plan; }
 
 std::vector<KernelInfo> Attention::kernels() const {
   std::vector<KernelInfo> list;
-  if (!state_->engine->on_gpu()) return {state_->host.info};
+  if (!checked(state_).engine->on_gpu()) return {state_->host.info};
   for (const detail::LoadedKernel& kernel : state_->gpu)
     if (kernel.kernel) list.push_back(kernel.info);
   return list;

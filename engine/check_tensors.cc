@@ -78,6 +78,8 @@ void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& 
     fail(ErrorKind::invalid_argument, "Variant {} has no softmax, so it has no lse to write; leave lse out.",
          a.variant.name);
   check_array("lse", tensors.lse, DType::f32, 2);
+  if (reinterpret_cast<std::uintptr_t>(tensors.lse.data) % sizeof(float) != 0)
+    fail(ErrorKind::invalid_argument, "Tensor lse starts at {}, which is not a multiple of 4 bytes.", tensors.lse.data);
   check_size("lse", "rows", tensors.lse.shape[0], ws.num_qo_rows, true);
   check_size("lse", "num_qo_heads", tensors.lse.shape[1], a.config.num_qo_heads);
 }

@@ -105,7 +105,7 @@ class Workspace {
 
 class Attention {
  public:
-  // Allocates. Throws where a maximum is not positive or does not fit 32-bit row counts.
+  // Allocates. Throws where a maximum is negative or does not fit 32-bit row counts.
   Workspace workspace(const Maxima& maxima) const;
   std::size_t workspace_bytes(const Maxima& maxima) const;
 

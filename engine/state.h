@@ -73,9 +73,9 @@ class PlanRing {
 };
 
 struct WorkspaceState {
-  WorkspaceState(const AttentionState& attention, const Maxima& maxima);
+  WorkspaceState(std::shared_ptr<const AttentionState> attention, const Maxima& maxima);
 
-  const AttentionState* owner;  // identity only: which Attention made it
+  std::shared_ptr<const AttentionState> owner;  // kept, so that no later Attention has its address
   Planner planner;
   PlanRing ring;
   DeviceBuffer device;
@@ -89,6 +89,7 @@ struct WorkspaceState {
   PlanSummary summary;
   MaskBounds mask;
   std::int64_t num_qo_rows = 0;   // of the current plan
+  std::int64_t max_kv_len = 0;    // of one request
   std::int64_t num_kv_rows = 0;   // ragged: K/V rows that it reaches
   std::int64_t num_indices = 0;   // paged: entries of kv_indices that it reaches
 

@@ -1,5 +1,6 @@
 #include "engine/variant_args.h"
 
+#include <cstdint>
 #include <cstring>
 
 #include "engine/error.h"
@@ -37,6 +38,9 @@ void put_tensor(const Variant& variant, const TensorParam& param, const std::map
   if (tensor.rank != static_cast<int>(param.shape.size()))
     fail(ErrorKind::invalid_argument, "Tensor \"{}\" of variant {} has {} axes; its spec says {}.", param.name,
          variant.name, tensor.rank, param.shape.size());
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<unsigned>(bytes_of(param.dtype)) != 0)
+    fail(ErrorKind::invalid_argument, "Tensor \"{}\" of variant {} starts at {}, which is not a multiple of {} bytes.",
+         param.name, variant.name, tensor.data, bytes_of(param.dtype));
   for (int axis = 0; axis < tensor.rank; ++axis) check_axis(variant, param, tensor, axis, words);
   put(args, offset, tensor.data);
   for (int axis = 0; axis < kMaxTensorRank; ++axis)

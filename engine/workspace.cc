@@ -44,12 +44,12 @@ std::span<const std::byte> PlanRing::current() const {
   return {plain_.data() + (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment, bytes_};
 }
 
-WorkspaceState::WorkspaceState(const AttentionState& attention, const Maxima& maxima)
-    : owner(&attention),
-      planner(attention.plan, maxima),
-      ring(planner.layout().plan_bytes, attention.engine->on_gpu()) {
+WorkspaceState::WorkspaceState(std::shared_ptr<const AttentionState> attention, const Maxima& maxima)
+    : owner(std::move(attention)),
+      planner(owner->plan, maxima),
+      ring(planner.layout().plan_bytes, owner->engine->on_gpu()) {
   const WorkspaceLayout& layout = planner.layout();
-  if (attention.engine->on_gpu()) {
+  if (owner->engine->on_gpu()) {
     device = DeviceBuffer(layout.total_bytes);
     handover = EventHandle::create();
     // An unplanned workspace is an empty plan, and its counters start at zero.
