@@ -172,11 +172,12 @@ constexpr const char* kTunedSpec = R"({
   },
   "tensors": {
     "slopes": {"dtype": "f32", "shape": ["num_qo_heads"]},
-    "table": {"dtype": "bf16", "shape": ["num_requests", 16]}
+    "table": {"dtype": "bf16", "shape": ["num_requests", 16]},
+    "far": {"dtype": "u8", "shape": ["kv_len"]}
   },
   "mask": {"window_left": "left"},
   "hooks": {"logits_transform":
-    "return params.factor * params.gain * logit + tensors.slopes[qo_head] + tensors.table(request, kv_pos % 16);"}
+    "return params.factor * params.gain * logit + tensors.slopes[qo_head] + tensors.table(request, kv_pos % 16) + tensors.far[kv_pos];"}
 })";
 
 // A variant with params and tensors of its own, planned and with everything at hand.
@@ -197,7 +198,9 @@ struct TunedBench {
         engine, ProblemShape{.config = config, .qo_lens = {1, 2}, .kv_lens = {10, 20}}, 3);
     own = std::make_unique<tools::VariantTensors>(
         engine, attention.variant(),
-        std::map<std::string, std::int64_t>{{"num_qo_heads", 4}, {"num_requests", 2}}, 4);
+        std::map<std::string, std::int64_t>{
+            {"num_qo_heads", 4}, {"num_requests", 2}, {"kv_len", 20}},
+        4);
     workspace = attention.workspace(problem->maxima());
     attention.plan(problem->batch(), workspace, nullptr, params);
   }
@@ -235,6 +238,8 @@ const TensorMistake kVariantTensorMistakes[] = {
      "Tensor \"table\" of variant tuned has 1 elements on axis 0; num_requests asks for at least 2."},
     {[](Tensors& t) { t.variant["table"].shape[1] = 8; },
      "Tensor \"table\" of variant tuned has 8 elements on axis 1; 16 asks for at least 16."},
+    {[](Tensors& t) { t.variant["far"].shape[0] = 19; },
+     "Tensor \"far\" of variant tuned has 19 elements on axis 0; kv_len asks for at least 20."},
 };
 
 struct ParamMistake {
@@ -312,6 +317,58 @@ TEST_CASE("bad input: page ids at an odd address", "[engine][bad]") {
         fmt::format("kv_indices starts at {}, which is not a multiple of 4 bytes.",
                     reinterpret_cast<const void*>(odd)));
   CHECK(bench.works());
+}
+
+TEST_CASE("bad input: lse and a variant's tensor at odd addresses", "[engine][bad]") {
+  Bench bench;
+  Tensors tensors = bench.problem.tensors();
+  tensors.lse.data = static_cast<char*>(tensors.lse.data) + 2;
+  CHECK(bench.run(tensors) ==
+        fmt::format("Tensor lse starts at {}, which is not a multiple of 4 bytes.",
+                    tensors.lse.data));
+  CHECK(bench.works());
+  if (!has_compiler()) return;
+  TunedBench tuned;
+  tensors = tuned.tensors();
+  void*& table = tensors.variant["table"].data;
+  table = static_cast<char*>(table) + 1;
+  CHECK(tuned.run(tensors, tuned.params) ==
+        fmt::format("Tensor \"table\" of variant tuned starts at {}, which is not a multiple of 2 "
+                    "bytes.",
+                    table));
+  CHECK(tuned.run(tuned.tensors(), tuned.params) == "accepted");
+}
+
+TEST_CASE("bad input: an Attention that was never made", "[engine][bad]") {
+  Attention none;
+  const std::string sentence = "The Attention is empty; make one with Engine::attention().";
+  Bench bench;
+  CHECK(sentence_of([&] { none.workspace({}); }) == sentence);
+  CHECK(sentence_of([&] { none.workspace_bytes({}); }) == sentence);
+  CHECK(sentence_of([&] { none.plan({}, bench.workspace); }) == sentence);
+  CHECK(sentence_of([&] { none.run(bench.workspace, {}); }) == sentence);
+  CHECK(sentence_of([&] { none.config(); }) == sentence);
+  CHECK(sentence_of([&] { none.variant(); }) == sentence);
+  CHECK(sentence_of([&] { none.plan_config(); }) == sentence);
+  CHECK(sentence_of([&] { none.kernels(); }) == sentence);
+  CHECK(bench.works());
+}
+
+// An allocator likes to hand out the same address again.
+TEST_CASE("bad input: a workspace whose Attention is gone", "[engine][bad]") {
+  Engine engine = cpu_engine();
+  const Maxima maxima{.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = 16};
+  const std::vector<std::int32_t> indptr{0, 1}, last_page_len{1};
+  for (int i = 0; i < 20; ++i) {
+    Workspace orphan = engine.attention(good_config()).workspace(maxima);
+    AttentionConfig larger = good_config();
+    larger.head_dim = 256;
+    Attention later = engine.attention(larger);
+    CHECK(sentence_of([&] {
+            later.plan({.qo_indptr = indptr, .kv_indptr = indptr, .last_page_len = last_page_len},
+                       orphan);
+          }) == "The Workspace was made by another Attention; their tiles and sizes differ.");
+  }
 }
 
 TEST_CASE("bad input: what only ragged K/V can get wrong", "[engine][bad]") {
