@@ -14,8 +14,6 @@ struct Mistake {
 
 // clang-format off
 const Mistake kMistakes[] = {
-    {R"~()~",
-     R"~(bad.json, line 1, column 1: syntax error while parsing value - unexpected end of input; expected '[', '{', or a literal; the text must be one JSON object.)~"},
     {R"~({"name": "bad")~",
      R"~(bad.json, line 1, column 15: syntax error while parsing object - unexpected end of input; expected '}'; the text must be one JSON object.)~"},
     {R"~({"name": "bad",
@@ -260,4 +258,12 @@ TEST_CASE("every mistake in a spec is answered with its own full sentence", "[va
     CHECK(sentence == mistake.sentence);
     CHECK(kind == heddle::ErrorKind::invalid_spec);
   }
+}
+
+// The parser's own words for it differ between its releases; ours stand around them.
+TEST_CASE("an empty spec is answered with its place and what it must be", "[variants]") {
+  const heddle::VariantRegistry registry;
+  const auto read = [&] { heddle::Variant::from_json("", "bad.json", registry); };
+  CHECK_THROWS_WITH(read(), heddle_tests::contains("bad.json, line 1, column 1: "));
+  CHECK_THROWS_WITH(read(), heddle_tests::contains("; the text must be one JSON object."));
 }
