@@ -18,18 +18,28 @@ namespace {
 constexpr std::string_view kNames[] = {"decode", "append"};
 constexpr int kMargin = 64;      // left of the bars, for the numbers of CTAs
 constexpr int kPlotWidth = 960;  // of the busiest CTA
-constexpr int kLegend = 230;
+constexpr int kLegend = 260;
 constexpr int kTitle = 44;
 constexpr int kAxis = 40;
 constexpr std::size_t kNamedRequests = 12;  // in the legend, in full colour
+constexpr std::string_view kStyle =
+    R"(<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse">
+<path d="M-1 1 l2 -2 M0 6 l6 -6 M5 7 l2 -2" stroke="#000" stroke-width="1.2" stroke-opacity="0.6"/>
+</pattern></defs>
+<style>
+.piece { fill: url(#hatch); pointer-events: none; }
+rect { shape-rendering: crispEdges; }
+</style>)";
 
 // Costs of the requests, and the order in which the legend names them.
 struct Ranking {
   std::vector<double> cost;
+  double total = 0;
   std::vector<int> largest;
+  std::vector<int> place;  // in `largest`; -1 outside it
 
-  bool names(int request) const {
-    return std::find(largest.begin(), largest.end(), request) != largest.end();
+  double share_of(int request) const {
+    return total > 0 ? cost[static_cast<std::size_t>(request)] / total : 0;
   }
 };
 
@@ -51,15 +61,20 @@ Ranking rank(const PlanConfig& config, const PlanView& view) {
                                    cost_b = ranking.cost[static_cast<std::size_t>(b)];
                       return cost_a != cost_b ? cost_a > cost_b : a < b;
                     });
+  ranking.total = std::accumulate(ranking.cost.begin(), ranking.cost.end(), 0.0);
   ranking.largest.assign(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(named));
+  ranking.place.assign(ranking.cost.size(), -1);
+  for (std::size_t i = 0; i < named; ++i)
+    ranking.place[static_cast<std::size_t>(ranking.largest[i])] = static_cast<int>(i);
   return ranking;
 }
 
-// Neighbours in number are far apart in hue (golden angle); requests outside the legend are pale.
+// The named requests get twelve hues, neighbours in the legend 150 degrees apart. The others are
+// pale, and neighbours in number far apart in hue too (golden angle).
 std::string colour_of(const Ranking& ranking, int request) {
-  const int hue = static_cast<int>(std::fmod(request * 137.508, 360.0));
-  return ranking.names(request) ? fmt::format("hsl({},75%,45%)", hue)
-                                : fmt::format("hsl({},45%,80%)", hue);
+  const int place = ranking.place[static_cast<std::size_t>(request)];
+  if (place >= 0) return fmt::format("hsl({},75%,50%)", place * 150 % 360);
+  return fmt::format("hsl({},45%,80%)", static_cast<int>(std::fmod(request * 137.508, 360.0)));
 }
 
 class Drawing {
@@ -92,29 +107,50 @@ struct Panel {
     busiest = *std::max_element(costs.begin(), costs.end());
     mean = std::accumulate(costs.begin(), costs.end(), 0.0) / static_cast<double>(costs.size());
   }
-  // Few CTAs get thick bars; 264 of them still get three pixels each.
-  int row_height() const { return std::clamp(800 / section.num_ctas(), 3, 18); }
+  // Few CTAs get thick bars; 264 of them still get four pixels each.
+  int row_height() const { return std::clamp(1100 / section.num_ctas(), 3, 18); }
   int height() const { return kTitle + row_height() * section.num_ctas() + kAxis; }
   double width_of(double cost) const { return cost / busiest * kPlotWidth; }
 };
 
+// What a browser shows where the pointer rests on a bar.
+std::string tip(int cta, const WorkItem& first, std::size_t count) {
+  if (first.partial < 0)
+    return fmt::format("CTA {}, request {}: {} whole item{}", cta, first.request, count,
+                       count == 1 ? "" : "s");
+  return fmt::format("CTA {}, request {}: kv head {}, KV tiles {} to {}", cta, first.request,
+                     first.kv_head_begin, first.tile_begin, first.tile_end - 1);
+}
+
 // Neighbouring items that look the same become one rectangle: 300 small items a CTA stay drawable.
+// A piece is hatched: on bars of three pixels an outline would hide the colour.
 void draw_bar(Drawing& drawing, const Panel& panel, const Ranking& ranking, int cta, double y) {
   const auto items = panel.section.items_of(cta);
-  const double height = panel.row_height() - (panel.row_height() > 4 ? 1.0 : 0.4);
   double begin = 0;
   for (std::size_t i = 0; i < items.size();) {
-    const int request = items[i].request;
+    const std::size_t first = i;
     const bool piece = items[i].partial >= 0;
     double end = begin;
     do {
       end += cost_of(panel.shape.cost, items[i++]);
-    } while (i < items.size() && items[i].request == request && !piece && items[i].partial < 0);
-    drawing.add(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill="{}"{}/>)",
-                kMargin + panel.width_of(begin), y, panel.width_of(end - begin), height,
-                colour_of(ranking, request), piece ? R"( class="piece")" : "");
+    } while (i < items.size() && items[i].request == items[first].request && !piece &&
+             items[i].partial < 0);
+    const double seam = piece ? 1 : 0;  // so that two pieces of a request do not look like one
+    const std::string place =
+        fmt::format(R"(x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{}")",
+                    kMargin + panel.width_of(begin), y,
+                    std::max(0.2, panel.width_of(end - begin) - seam), panel.row_height() - 1);
+    drawing.add(R"(<rect {} fill="{}"><title>{}</title></rect>)", place,
+                colour_of(ranking, items[first].request), tip(cta, items[first], i - first));
+    if (piece) drawing.add(R"(<rect {} class="piece"/>)", place);
     begin = end;
   }
+}
+
+// 500, 15k, 1.5M: costs of a long batch run into millions.
+std::string short_number(double value) {
+  if (value >= 1e6) return fmt::format("{:g}M", value / 1e6);
+  return value >= 1e4 ? fmt::format("{:g}k", value / 1e3) : fmt::format("{:g}", value);
 }
 
 void draw_axis(Drawing& drawing, const Panel& panel, double top, double bottom) {
@@ -125,7 +161,7 @@ void draw_axis(Drawing& drawing, const Panel& panel, double top, double bottom) 
     const double x = kMargin + panel.width_of(i * step);
     drawing.add(R"(<line x1="{0:.1f}" y1="{1:.1f}" x2="{0:.1f}" y2="{2:.1f}" stroke="#999"/>)", x,
                 bottom, bottom + 4);
-    drawing.text(x, bottom + 16, "middle", 11, fmt::format("{:g}", i * step));
+    drawing.text(x, bottom + 16, "middle", 11, short_number(i * step));
   }
   drawing.text(kMargin + kPlotWidth / 2.0, bottom + 32, "middle", 12,
                "cost (time by the cost model)");
@@ -158,19 +194,25 @@ void draw_panel(Drawing& drawing, const Panel& panel, const Ranking& ranking, do
 void draw_legend(Drawing& drawing, const PlanView& view, const Ranking& ranking) {
   const int x = kMargin + kPlotWidth + 24;
   double y = kTitle + 10;
-  drawing.text(x, y, "start", 12, "costliest requests");
+  drawing.text(x, y, "start", 12, "costliest requests (share of all cost)");
   for (const int request : ranking.largest) {
     const RequestRecord& record = view.requests()[static_cast<std::size_t>(request)];
     y += 18;
     drawing.add(R"(<rect x="{}" y="{:.1f}" width="12" height="12" fill="{}"/>)", x, y - 10,
                 colour_of(ranking, request));
     drawing.text(x + 18, y, "start", 11,
-                 fmt::format("{}: qo_len {}, kv_len {}", request, record.qo_len, record.kv_len));
+                 fmt::format("{}: qo_len {}, kv_len {} ({:.2g} %)", request, record.qo_len,
+                             record.kv_len, 100 * ranking.share_of(request)));
+  }
+  if (ranking.cost.size() > ranking.largest.size()) {
+    y += 18;
+    drawing.text(x + 18, y, "start", 11,
+                 fmt::format("{} others, pale", ranking.cost.size() - ranking.largest.size()));
   }
   y += 26;
-  drawing.add(R"(<rect x="{}" y="{:.1f}" width="12" height="12" fill="#bbb" class="piece"/>)", x,
-              y - 10);
-  drawing.text(x + 18, y, "start", 11, "piece of a cut stream");
+  const std::string box = fmt::format(R"(x="{}" y="{:.1f}" width="12" height="12")", x, y - 10);
+  drawing.add(R"(<rect {0} fill="#bbb"/><rect {0} class="piece"/>)", box);
+  drawing.text(x + 18, y, "start", 11, "hatched: piece of a cut stream");
 }
 
 }  // namespace
@@ -192,7 +234,7 @@ std::string draw_svg(const PlanConfig& config, std::span<const std::byte> plan) 
       R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" font-family="sans-serif">)",
       kMargin + kPlotWidth + kLegend, height);
   drawing.add("<title>Work list of {} requests</title>", view.header().num_requests);
-  drawing.add("<style>.piece {{ stroke: #000; stroke-width: 0.6; }}</style>");
+  drawing.add("{}", kStyle);
   drawing.add(R"(<rect width="100%" height="100%" fill="#fff"/>)");
   drawing.text(kMargin, 26, "start", 18,
                fmt::format("Work list of {} requests", view.header().num_requests));
