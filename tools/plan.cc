@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/error.h"
 #include "engine/kernel_source.h"
+#include "engine/launch_set.h"
 #include "planner/cost_table.h"
 #include "planner/draw.h"
 #include "planner/explain.h"
@@ -57,14 +58,20 @@ struct Input {
   MaskBounds mask;
 };
 
-// The launch set of an Attention for any batch, on a GPU that need not be here.
+// What an Attention for any batch would plan with, on a GPU that need not be here. Its tile is the
+// one that an engine tries first.
 PlanConfig plan_config_of(const Heads& heads, int page_size, const DeviceLimits& limits) {
+  const AttentionConfig attention{.num_qo_heads = heads.num_qo_heads,
+                                  .num_kv_heads = heads.num_kv_heads,
+                                  .head_dim = heads.head_dim,
+                                  .page_size = page_size};
+  check_config(attention);
   PlanConfig config{.num_kv_heads = heads.num_kv_heads,
                     .group = heads.num_qo_heads / heads.num_kv_heads,
                     .head_dim = heads.head_dim,
-                    .page_size = page_size};
-  for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) {
-    if (pipeline == Pipeline::decode && config.group > config.max_decode_rows) continue;
+                    .page_size = page_size,
+                    .max_decode_rows = kMaxDecodeRows};
+  for (const Pipeline pipeline : launch_set(attention)) {
     const TileConfig tile = tile_candidates(pipeline, heads.head_dim, limits)[0];
     config.pipeline[static_cast<int>(pipeline)] = {
         .present = true,
@@ -176,7 +183,6 @@ int plan(const Arguments& arguments) {
   options.text(json, "--json", "write the figures to this file");
   if (!options.parse(arguments)) return 0;
   check_at_least(sms, 1, "--sms");
-  check_at_least(page, 0, "--page");
 
   Engine engine({.device = DeviceKind::cpu});
   const Variant& chosen = engine.variants().at(resolve_variant(engine, variant));
