@@ -108,6 +108,52 @@ TEST_CASE("bench_report: a missing ceiling is null, with the reason", "[tools]")
   CHECK(json["rows"][1]["error"] == "why");
 }
 
+// As a run over the peers writes it: errors, first uses without a time, several peers a workload.
+constexpr const char* kPeerRun = R"({"device": "GPU", "ceilings": {"read_TBps": 4.4}, "rows": [
+  {"workload": "w", "peer": "cudnn", "us": 30.0, "TBps": 1.0, "err": "1.0e-03"},
+  {"workload": "w", "peer": "flashinfer xqa", "us": 20.5, "err": "1.0e-03", "first_s": 9.1},
+  {"workload": "w", "peer": "fa3", "us": 25, "err": "1.0e-03"},
+  {"workload": "w", "peer": "flex", "us": 1.0, "error": "wrong by 0.3"},
+  {"workload": "w", "peer": "heddle", "us": 2.0},
+  {"workload": "w", "peer": "warm", "us": null},
+  {"workload": "x", "peer": "flashmla", "error": "not installed: flash_mla"},
+  {"workload": "x", "peer": "flashinfer", "err": "1.0e-03", "first_s": 12.0},
+  {"workload": "y", "peer": "fa2", "us": 7}]})";
+
+TEST_CASE("bench_report: the best peer is the fastest that ran and was right", "[tools]") {
+  const BestPeers best = best_peers(kPeerRun, "peers.json");
+  CHECK(best.size() == 2);
+  CHECK(best.at("w").peer == "flashinfer xqa");
+  CHECK(best.at("w").us == 20.5);
+  CHECK(best.at("y").peer == "fa2");
+  CHECK_THROWS_WITH(best_peers("[]", "peers.json"), contains("peers.json has no list \"rows\""));
+}
+
+TEST_CASE("bench_report: the ratio to the best peer is above 1 where heddle is faster", "[tools]") {
+  const BestPeers best = best_peers(kPeerRun, "peers.json");
+  const std::vector<BenchRow> rows{{.workload = "w", .us = 10},
+                                   {.workload = "x", .us = 10},
+                                   {.workload = "y", .not_run = "why"}};
+  CHECK_THAT(bench_line(rows[0], {}, &best), contains("  2.05x flashinfer xqa (20.5 us)"));
+  CHECK(bench_line(rows[1], {}, &best).ends_with("  -"));
+  CHECK(bench_line(rows[2], {}, &best).ends_with("not run: why"));
+  CHECK_THAT(bench_head(&best), contains("of best peer"));
+  const auto json = bench_json("GPU", {}, rows, &best)["rows"];
+  CHECK(json[0]["of_best_peer"] == 2.05);
+  CHECK(json[0]["best_peer"] == "flashinfer xqa");
+  CHECK(!json[1].contains("of_best_peer"));
+  CHECK(!bench_json("GPU", {}, rows)["rows"][0].contains("best_peer"));
+}
+
+TEST_CASE("bench_report: a row has the names that the peers' rows have", "[tools]") {
+  const auto row = bench_json("GPU", {}, {{.workload = "w", .us = 10, .plan_us = 4}})["rows"][0];
+  std::vector<std::string> names;
+  for (const auto& [name, value] : row.items()) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"workload", "peer", "us", "TBps", "TFLOPs", "of_read",
+                                          "err", "plan_us", "first_s"});
+  CHECK(row["plan_us"] == 4);
+}
+
 TEST_CASE("ceilings: the read kernels compile and spill nothing", "[tools][nvrtc]") {
   if (NvrtcCompiler::unavailable()) return;
   NvrtcCompiler compiler;

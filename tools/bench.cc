@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -168,16 +169,16 @@ int bench(const Arguments& arguments) {
   options.text(beside, "--beside", "JSON of a run over peers: adds the ratio to the best of them");
   if (!options.parse(arguments)) return 0;
   const std::vector<Workload> workloads = chosen_workloads(file, only);
-  const std::map<std::string, PeerTime> best =
-      beside.empty() ? std::map<std::string, PeerTime>() : read_best_peers(beside);
+  std::optional<BestPeers> peers;
+  if (!beside.empty()) peers = best_peers(read_text_file(beside), beside);
+  const BestPeers* best = peers ? &*peers : nullptr;
 
   Engine engine({.device = parse_device(device)});
   Progress progress(int(workloads.size()) + 1);
   progress.step("ceilings");
   const Ceilings ceilings = ceilings_of(engine.device());
   progress.clear();
-  fmt::print("{}\n{}\n{}\n", engine.device().name, ceilings_line(ceilings),
-             bench_head(!beside.empty()));
+  fmt::print("{}\n{}\n{}\n", engine.device().name, ceilings_line(ceilings), bench_head(best));
   std::vector<BenchRow> rows;
   bool all_right = true;
   for (const Workload& workload : workloads) {
@@ -185,12 +186,10 @@ int bench(const Arguments& arguments) {
     rows.push_back(measure(engine, workload));
     progress.clear();
     all_right = all_right && (rows.back().not_run.empty() || workload.kind == "mla");
-    const auto peer = best.find(workload.name);
-    fmt::print("{}\n", bench_line(rows.back(), ceilings, !beside.empty(),
-                                  peer == best.end() ? nullptr : &peer->second));
+    fmt::print("{}\n", bench_line(rows.back(), ceilings, best));
     std::fflush(stdout);
   }
-  write_json(json, bench_json(engine.device().name, ceilings, rows));
+  write_json(json, bench_json(engine.device().name, ceilings, rows, best));
   return all_right ? 0 : 1;
 }
 

@@ -25,20 +25,54 @@ nlohmann::ordered_json json_or_null(std::optional<double> value, int digits) {
   return value ? nlohmann::ordered_json(rounded(*value, digits)) : nlohmann::ordered_json(nullptr);
 }
 
+const PeerTime* peer_of(const BenchRow& row, const BestPeers* best) {
+  if (!best || !row.not_run.empty()) return nullptr;
+  const auto found = best->find(row.workload);
+  return found == best->end() ? nullptr : &found->second;
+}
+
+std::string text_of(const nlohmann::json& row, const char* key) {
+  const auto found = row.find(key);
+  return found != row.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+nlohmann::ordered_json row_json(const BenchRow& row, const Ceilings& ceilings,
+                                const BestPeers* best) {
+  nlohmann::ordered_json entry{{"workload", row.workload}, {"peer", "heddle"}};
+  if (!row.not_run.empty()) {
+    entry["error"] = row.not_run;
+    return entry;
+  }
+  entry["us"] = rounded(row.us, 2);
+  entry["TBps"] = rounded(row.tbps, 3);
+  entry["TFLOPs"] = rounded(row.tflops, 1);
+  entry["of_read"] = json_or_null(of_read(row, ceilings), 3);
+  entry["err"] = fmt::format("{:.1e}", row.err);
+  entry["plan_us"] = rounded(row.plan_us, 1);
+  entry["first_s"] = rounded(row.first_s, 3);
+  if (const PeerTime* peer = peer_of(row, best)) {
+    entry["best_peer"] = peer->peer;
+    entry["best_peer_us"] = peer->us;
+    entry["of_best_peer"] = rounded(peer->us / row.us, 3);
+  }
+  return entry;
+}
+
 }  // namespace
 
-std::map<std::string, PeerTime> read_best_peers(const std::string& path) {
-  const nlohmann::json root = parse_json(read_text_file(path), path);
+BestPeers best_peers(std::string_view json, const std::string& file) {
+  const nlohmann::json root = parse_json(json, file);
   if (!root.is_object() || !root.contains("rows") || !root.at("rows").is_array()) {
     fail(ErrorKind::invalid_argument,
-         "{} has no list \"rows\"; --beside takes what a run over the peers wrote.", path);
+         "{} has no list \"rows\"; --beside takes what a run over the peers wrote.", file);
   }
-  std::map<std::string, PeerTime> best;
+  BestPeers best;
   for (const nlohmann::json& row : root.at("rows")) {
-    if (!row.is_object() || !row.contains("us") || !row.at("us").is_number()) continue;
-    const std::string workload = row.value("workload", ""), peer = row.value("peer", "");
+    if (!row.is_object() || row.contains("error") || !row.contains("us")) continue;
+    const std::string workload = text_of(row, "workload"), peer = text_of(row, "peer");
+    if (!row.at("us").is_number() || peer == "heddle") continue;
     const double us = row.at("us").get<double>();
-    if (peer == "heddle") continue;
+    if (!(us > 0)) continue;
     const auto [entry, is_new] = best.try_emplace(workload, PeerTime{peer, us});
     if (!is_new && us < entry->second.us) entry->second = {peer, us};
   }
@@ -46,7 +80,7 @@ std::map<std::string, PeerTime> read_best_peers(const std::string& path) {
 }
 
 nlohmann::ordered_json bench_json(const std::string& device, const Ceilings& ceilings,
-                                  const std::vector<BenchRow>& rows) {
+                                  const std::vector<BenchRow>& rows, const BestPeers* best) {
   nlohmann::ordered_json root;
   root["device"] = device;
   root["ceilings"] = {{"read_TBps", json_or_null(ceilings.read_tbps, 3)},
@@ -54,21 +88,7 @@ nlohmann::ordered_json bench_json(const std::string& device, const Ceilings& cei
   if (!ceilings.read_tbps) root["ceilings"]["why_no_read"] = ceilings.why_no_read;
   if (!ceilings.matmul_tflops) root["ceilings"]["why_no_matmul"] = ceilings.why_no_matmul;
   root["rows"] = nlohmann::ordered_json::array();
-  for (const BenchRow& row : rows) {
-    nlohmann::ordered_json entry{{"workload", row.workload}, {"peer", "heddle"}};
-    if (row.not_run.empty()) {
-      entry["us"] = rounded(row.us, 2);
-      entry["TBps"] = rounded(row.tbps, 3);
-      entry["TFLOPs"] = rounded(row.tflops, 1);
-      entry["of_read"] = json_or_null(of_read(row, ceilings), 3);
-      entry["err"] = fmt::format("{:.1e}", row.err);
-      entry["plan_us"] = rounded(row.plan_us, 1);
-      entry["first_s"] = rounded(row.first_s, 3);
-    } else {
-      entry["error"] = row.not_run;
-    }
-    root["rows"].push_back(entry);
-  }
+  for (const BenchRow& row : rows) root["rows"].push_back(row_json(row, ceilings, best));
   return root;
 }
 
@@ -82,23 +102,24 @@ std::string ceilings_line(const Ceilings& ceilings) {
   return fmt::format("ceilings: plain read {}, bf16 matmul {}", read, matmul);
 }
 
-std::string bench_head(bool beside) {
+std::string bench_head(const BestPeers* best) {
   return fmt::format("{:<24}{:>10}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{}", "workload", "us", "TB/s",
                      "TFLOP/s", "of read", "err", "plan us", "first s",
-                     beside ? "  of best peer" : "");
+                     best ? "  of best peer" : "");
 }
 
-std::string bench_line(const BenchRow& row, const Ceilings& ceilings, bool beside,
-                       const PeerTime* best) {
+std::string bench_line(const BenchRow& row, const Ceilings& ceilings, const BestPeers* best) {
   if (!row.not_run.empty()) return fmt::format("{:<24}not run: {}", row.workload, row.not_run);
   const auto share = of_read(row, ceilings);
   std::string line =
       fmt::format("{:<24}{:>10.2f}{:>8.2f}{:>9.1f}{:>9}{:>9.1e}{:>9.1f}{:>9.2f}", row.workload,
                   row.us, row.tbps, row.tflops, share ? fmt::format("{:.2f}", *share) : "-",
                   row.err, row.plan_us, row.first_s);
-  if (beside && best)
-    line += fmt::format("  {:.2f}x {} ({:.1f} us)", best->us / row.us, best->peer, best->us);
-  if (beside && !best) line += "  -";
+  if (const PeerTime* peer = peer_of(row, best)) {
+    line += fmt::format("  {:.2f}x {} ({:.1f} us)", peer->us / row.us, peer->peer, peer->us);
+  } else if (best) {
+    line += "  -";
+  }
   return line;
 }
 

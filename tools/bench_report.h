@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -31,18 +32,22 @@ struct PeerTime {
   std::string peer;
   double us = 0;
 };
+using BestPeers = std::map<std::string, PeerTime>;  // by workload
 
-// The fastest peer of each workload in a file of the same form.
-std::map<std::string, PeerTime> read_best_peers(const std::string& path);
+// The fastest peer of each workload in what a run over the peers wrote (the form of bench_json).
+// Rows without a time, or with an error, count for nothing; neither do heddle's own. `file` is
+// for messages.
+BestPeers best_peers(std::string_view json, const std::string& file);
 
+// `best`: adds the best peer and the ratio to it, above 1 where heddle is faster. Null: no run
+// over peers was given.
 nlohmann::ordered_json bench_json(const std::string& device, const Ceilings& ceilings,
-                                  const std::vector<BenchRow>& rows);
+                                  const std::vector<BenchRow>& rows,
+                                  const BestPeers* best = nullptr);
 
 std::string ceilings_line(const Ceilings& ceilings);
-// The table's head, and one line of it; `best` may be null, `beside` says whether there is such a
-// column at all.
-std::string bench_head(bool beside);
-std::string bench_line(const BenchRow& row, const Ceilings& ceilings, bool beside,
-                       const PeerTime* best);
+// The table's head, and one line of it.
+std::string bench_head(const BestPeers* best);
+std::string bench_line(const BenchRow& row, const Ceilings& ceilings, const BestPeers* best);
 
 }  // namespace heddle::tools
