@@ -92,10 +92,12 @@ void warm_for(KernelCache& cache, const Engine& engine, const AttentionConfig& c
   check_config(config);
   const Variant& variant = engine.variants().at(config.variant);
   for (const Pipeline pipeline : launch_set(config)) {
-    const KernelBuild build = build_kernel(cache, compiler, pipeline, variant, variant.resolve(config.constants), config,
-                                           arch, limits_of(arch));
+    const KernelBuild build =
+        build_kernel(cache, compiler, pipeline, variant, variant.resolve(config.constants), config,
+                     arch, limits_of(arch));
     progress.clear();
-    print_warmed(config, name_of(pipeline), arch, name_of(build.result.origin), build.result.artifact->compile_ms);
+    print_warmed(config, name_of(pipeline), arch, name_of(build.result.origin),
+                 build.result.artifact->compile_ms);
   }
 }
 

@@ -15,33 +15,58 @@
 namespace heddle::tools {
 namespace {
 
-int show(const std::vector<Pipeline>& pipelines, const AttentionConfig& config, const Variant& variant,
-         const std::vector<double>& values, const std::string& arch) {
-  for (const Pipeline pipeline : pipelines) {
-    const TileConfig tile = tile_candidates(pipeline, config.head_dim, limits_of(arch))[0];
-    const Unit unit = render_gpu_unit(pipeline, variant, values, config, tile);
-    fmt::print("// ---- {} for {}: {}\n{}\n", name_of(pipeline), arch, unit.path, unit.text);
+// What to compile, resolved and checked.
+struct Job {
+  AttentionConfig config;
+  const Variant& variant;
+  std::vector<double> values;
+  std::vector<Pipeline> pipelines;
+  std::vector<std::string> archs;
+};
+
+void show(const Job& job) {
+  for (const std::string& arch : job.archs) {
+    for (const Pipeline pipeline : job.pipelines) {
+      const TileConfig tile = tile_candidates(pipeline, job.config.head_dim, limits_of(arch))[0];
+      const Unit unit = render_gpu_unit(pipeline, job.variant, job.values, job.config, tile);
+      fmt::print("// ---- {} for {}: {}\n{}\n", name_of(pipeline), arch, unit.path, unit.text);
+    }
   }
-  return 0;
 }
 
-nlohmann::ordered_json compile_one(KernelCache& cache, NvrtcCompiler& compiler, Pipeline pipeline, const Variant& variant,
-                                   const std::vector<double>& values, const AttentionConfig& config,
-                                   const std::string& arch, Progress& progress) {
-  progress.step(fmt::format("{} for {}", name_of(pipeline), arch));
-  const KernelBuild build =
-      build_kernel(cache, compiler, pipeline, variant, values, config, arch, limits_of(arch));
-  progress.clear();
+nlohmann::ordered_json compile_one(const Job& job, KernelCache& cache, NvrtcCompiler& compiler,
+                                   Pipeline pipeline, const std::string& arch) {
+  const KernelBuild build = build_kernel(cache, compiler, pipeline, job.variant, job.values,
+                                         job.config, arch, limits_of(arch));
   const Artifact& artifact = *build.result.artifact;
-  const int shared_bytes = artifact.shared_bytes + build.tile.smem_bytes;
-  fmt::print("{:<8}{:<10}{:>8.0f}{:>11}{:>15}{:>13}{:>13}\n", name_of(pipeline), arch, artifact.compile_ms,
-             artifact.registers, shared_bytes, artifact.spill_bytes, artifact.image.size());
   return {{"kernel", name_of(pipeline)},
           {"arch", arch},
           {"ms", artifact.compile_ms},
           {"registers", artifact.registers},
-          {"shared_bytes", shared_bytes},
+          {"shared_bytes", artifact.shared_bytes + build.tile.smem_bytes},
           {"spill_bytes", artifact.spill_bytes}};
+}
+
+nlohmann::ordered_json compile_all(const Job& job) {
+  NvrtcCompiler compiler;
+  KernelCache cache({.disk = false});  // so that the time is a compile's
+  Progress progress(int(job.archs.size() * job.pipelines.size()));
+  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}\n", job.config.variant,
+             compiler.version() / 1000, compiler.version() % 1000 / 10, "kernel", "arch", "ms",
+             "registers", "shared bytes", "spill bytes");
+  nlohmann::ordered_json figures = nlohmann::ordered_json::array();
+  for (const std::string& arch : job.archs) {
+    for (const Pipeline pipeline : job.pipelines) {
+      progress.step(fmt::format("{} for {}", name_of(pipeline), arch));
+      const nlohmann::ordered_json& row =
+          figures.emplace_back(compile_one(job, cache, compiler, pipeline, arch));
+      progress.clear();
+      fmt::print("{:<8}{:<10}{:>8.0f}{:>11}{:>15}{:>13}\n", name_of(pipeline), arch,
+                 row["ms"].get<double>(), row["registers"].get<int>(),
+                 row["shared_bytes"].get<int>(), row["spill_bytes"].get<int>());
+    }
+  }
+  return figures;
 }
 
 }  // namespace
@@ -75,23 +100,12 @@ int compile(const Arguments& arguments) {
   check_config(config);
   for (const std::string& arch : archs) limits_of(arch);
   const Variant& spec = engine.variants().at(config.variant);
-  const std::vector<double> values = spec.resolve(config.constants);
-  const std::vector<Pipeline> pipelines = launch_set(config);
+  const Job job{config, spec, spec.resolve(config.constants), launch_set(config), archs};
   if (show_units) {
-    for (const std::string& arch : archs) show(pipelines, config, spec, values, arch);
-    return 0;
+    show(job);
+  } else {
+    write_json(json, compile_all(job));
   }
-  NvrtcCompiler compiler;
-  KernelCache cache({.disk = false});  // so that the time is a compile's
-  Progress progress(int(archs.size() * pipelines.size()));
-  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}{:>13}\n", config.variant,
-             compiler.version() / 1000, compiler.version() % 1000 / 10, "kernel", "arch", "ms",
-             "registers", "shared bytes", "spill bytes", "image bytes");
-  nlohmann::ordered_json figures = nlohmann::ordered_json::array();
-  for (const std::string& arch : archs)
-    for (const Pipeline pipeline : pipelines)
-      figures.push_back(compile_one(cache, compiler, pipeline, spec, values, config, arch, progress));
-  write_json(json, figures);
   return 0;
 }
 

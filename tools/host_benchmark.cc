@@ -31,8 +31,7 @@ void plan_batch(benchmark::State& state, const char* kv) {
   Planner planner(decode_on_132_sms(),
                   {.max_requests = requests, .max_qo_rows = requests, .max_kv_tokens = keys});
   std::vector<std::byte> bytes(planner.layout().plan_bytes);
-  const Batch batch{
-      .qo_indptr = qo_indptr, .kv_indptr = kv_indptr, .last_page_len = last_page_len};
+  const Batch batch{.qo_indptr = qo_indptr, .kv_indptr = kv_indptr, .last_page_len = last_page_len};
   for (auto _ : state) benchmark::DoNotOptimize(planner.plan(batch, {}, bytes));
 }
 

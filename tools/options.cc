@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "engine/error.h"
+#include "planner/lengths.h"
 #include "variants/nearest.h"
 
 namespace heddle::tools {
@@ -157,6 +158,17 @@ ParamValues parse_params(const std::vector<std::string>& texts) {
     values[text.substr(0, equals)] = value;
   }
   return values;
+}
+
+std::vector<std::int32_t> parse_qo_lengths(const std::string& text, std::size_t num_requests) {
+  std::vector<std::int32_t> lens = parse_lengths(text);
+  if (lens.size() == 1) lens.assign(num_requests, lens[0]);
+  if (lens.size() != num_requests) {
+    fail(ErrorKind::invalid_argument,
+         "--qo has {} lengths where --kv has {}; give one of each a request, or one for all.",
+         lens.size(), num_requests);
+  }
+  return lens;
 }
 
 void check_at_least(int value, int least, const std::string& flag) {

@@ -2,6 +2,8 @@
 // to compile), and turns its complaints into sentences.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +43,9 @@ DType parse_dtype(const std::string& text);                       // bf16 | f16
 DeviceKind parse_device(const std::string& text);                 // auto | cuda | cpu
 KvLayout parse_layout(const std::string& text);                   // NHD | HND
 ParamValues parse_params(const std::vector<std::string>& texts);  // cap=30 window=128
+
+// What --qo says for that many KV lengths: one of each a request, or one for all.
+std::vector<std::int32_t> parse_qo_lengths(const std::string& text, std::size_t num_requests);
 
 // Refuses a number below `least`.
 void check_at_least(int value, int least, const std::string& flag);

@@ -148,18 +148,6 @@ int run(const Input& input, int page_size, const std::string& svg, int explained
   return 0;
 }
 
-// One length for all, where only one is given.
-std::vector<std::int32_t> matched(std::vector<std::int32_t> lens, std::size_t count,
-                                  const char* flag) {
-  if (lens.size() == 1 && count > 1) lens.assign(count, lens[0]);
-  if (lens.size() != count) {
-    fail(ErrorKind::invalid_argument,
-         "{} has {} lengths where --kv has {}; give one of each a request, or one for all.", flag,
-         lens.size(), count);
-  }
-  return lens;
-}
-
 }  // namespace
 
 int plan(const Arguments& arguments) {
@@ -188,7 +176,7 @@ int plan(const Arguments& arguments) {
   const Variant& chosen = engine.variants().at(resolve_variant(engine, variant));
   Input input;
   input.kv_lens = parse_lengths(kv);
-  input.qo_lens = matched(parse_lengths(qo), input.kv_lens.size(), "--qo");
+  input.qo_lens = parse_qo_lengths(qo, input.kv_lens.size());
   input.mask = chosen.bounds(chosen.resolve(parse_params(params)));
   DeviceLimits limits = limits_of(arch);
   limits.num_sms = sms;

@@ -19,7 +19,8 @@ int main(int argc, char** argv) {
     table += fmt::format("    {{R\"heddle({})heddle\", {}_run, {}_reference}},\n",
                          heddle::builtin_key(variant, values), entry, entry);
   }
-  out << "namespace heddle {\nstd::span<const BuiltinUnit> builtin_units() {\n  static const BuiltinUnit units[] = {\n"
+  out << "namespace heddle {\nstd::span<const BuiltinUnit> builtin_units() {\n  static const "
+         "BuiltinUnit units[] = {\n"
       << table << "  };\n  return units;\n}\n}  // namespace heddle\n";
   return out ? 0 : 1;
 }

@@ -71,30 +71,18 @@ Sizes sizes_of(const std::vector<std::int32_t>& qo, const std::vector<std::int32
   return sizes;
 }
 
-// One query length serves all requests. Returns the list it was given, completed.
-const std::vector<std::int32_t>& matched(std::vector<std::int32_t>& qo,
-                                         const std::vector<std::int32_t>& kv) {
-  if (qo.size() == 1) qo.assign(kv.size(), qo[0]);
-  if (qo.size() != kv.size()) {
-    fail(ErrorKind::invalid_argument,
-         "--qo has {} lengths where --kv has {}; give one of each a request, or one for all.",
-         qo.size(), kv.size());
-  }
-  return qo;
-}
-
 // A batch on the device: one layer of K/V, the query side, page ids.
 struct Case {
-  std::vector<std::int32_t> qo_lens, kv_lens;
+  std::vector<std::int32_t> kv_lens, qo_lens;
   Sizes sizes;
   KvCache cache;
   QuerySide query;
   DeviceMemory indices;
 
   Case(const Engine& engine, const AttentionConfig& config, const Setting& setting)
-      : qo_lens(parse_lengths(setting.qo)),
-        kv_lens(parse_lengths(setting.kv)),
-        sizes(sizes_of(matched(qo_lens, kv_lens), kv_lens, config.page_size)),
+      : kv_lens(parse_lengths(setting.kv)),
+        qo_lens(parse_qo_lengths(setting.qo, kv_lens.size())),
+        sizes(sizes_of(qo_lens, kv_lens, config.page_size)),
         cache(engine,
               {.num_kv_heads = config.num_kv_heads,
                .head_dim = config.head_dim,
@@ -186,11 +174,11 @@ int verify(const Arguments& arguments) {
   const StepCheck check = run(engine, config, setting);
   const bool on_gpu = engine.device().kind == DeviceKind::cuda;
   const bool has_lse = engine.variants().at(config.variant).use_softmax;
-  fmt::print("{} on {}: {}\nlargest error {:.3e}, tolerance {:.3e}; {}\n", config.variant,
-             engine.device().name, check.ok() ? "right" : check.problem(), check.max_error,
-             check.tolerance,
-             has_lse ? fmt::format("of lse {:.1e}", check.max_lse_error)
-                     : "no lse without softmax");
+  fmt::print(
+      "{} on {}: {}\nlargest error {:.3e}, tolerance {:.3e}; {}\n", config.variant,
+      engine.device().name, check.ok() ? "right" : check.problem(), check.max_error,
+      check.tolerance,
+      has_lse ? fmt::format("of lse {:.1e}", check.max_lse_error) : "no lse without softmax");
   write_json(setting.json, {{"ok", check.ok()},
                             {"max_error", check.max_error},
                             {"tolerance", check.tolerance},
