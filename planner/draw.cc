@@ -136,10 +136,9 @@ void draw_bar(Drawing& drawing, const Panel& panel, const Ranking& ranking, int 
     } while (i < items.size() && items[i].request == items[first].request && !piece &&
              items[i].partial < 0);
     const double seam = piece ? 1 : 0;  // so that two pieces of a request do not look like one
-    const std::string place =
-        fmt::format(R"(x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{}")",
-                    kMargin + panel.width_of(begin), y,
-                    std::max(0.2, panel.width_of(end - begin) - seam), panel.row_height() - 1);
+    const std::string place = fmt::format(
+        R"(x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{}")", kMargin + panel.width_of(begin), y,
+        std::max(0.2, panel.width_of(end - begin) - seam), panel.row_height() - 1);
     drawing.add(R"(<rect {} fill="{}"><title>{}</title></rect>)", place,
                 colour_of(ranking, items[first].request), tip(cta, items[first], i - first));
     if (piece) drawing.add(R"(<rect {} class="piece"/>)", place);
