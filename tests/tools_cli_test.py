@@ -138,6 +138,10 @@ class Run(Command):
         self.done("verify", "--device", "cpu", "--variant", self.write("steep.json", SPEC), "--param", "slope=1.5",
                   "--heads", "2,1,64", "--qo", "[5]", "--kv", "[33]", "--page", 0)
 
+    def test_verify_without_softmax(self):
+        text = self.done("verify", "--device", "cpu", "--variant", "sigmoid", "--qo", "4x1", "--kv", "[0,1,40,130]")
+        self.assertIn("no lse without softmax", text)
+
     def test_demo(self):
         text = self.done("demo", "--device", "cpu")
         self.assertIn("CPU", text)
@@ -161,6 +165,16 @@ class Run(Command):
     def test_bench_says_what_it_did_not_run(self):
         result = heddle("bench", "--device", "cpu", "--only", "decode_b1_1k")
         self.assertIn(result.returncode, (0, 2), result.stderr)
+
+
+    def test_bench_beside_a_run_over_peers(self):
+        found = [{"peer": "slow", "us": 9.0}, {"peer": "fast", "us": 8.0}, {"peer": "absent", "error": "not installed"}]
+        rows = [{"workload": "decode_b1_1k", **row} for row in found]
+        peers = self.write("peers.json", {"device": "GPU", "ceilings": {}, "rows": rows})
+        row = self.figures("bench", "--device", "cpu", "--only", "decode_b1_1k", "--beside", peers)["rows"][0]
+        self.assertEqual(row["best_peer"], "fast")
+        self.assertIn("of_best_peer", row)
+        self.refused("bench", "--device", "cpu", "--beside", self.write("list.json", []), says="list.json has no list")
 
 
 class Readme(Command):
