@@ -271,10 +271,10 @@ class Append {
     // Rows are placed only where somebody asks: that is as much work as the softmax itself.
     if (!smem_.all_see.contains_all(start, start + kTileKv)) {
       const RowInfo rows[2] = {fragment_row(f, 0), fragment_row(f, 1)};
-      apply_variant<true>(s, rows, start, p_.sm_scale, hooks_);
+      apply_variant<true>(s, rows, state_[f], start, p_.sm_scale, hooks_);
     } else if constexpr (kChangesEveryLogit<Hooks>) {
       const RowInfo rows[2] = {fragment_row(f, 0), fragment_row(f, 1)};
-      apply_variant<false>(s, rows, start, p_.sm_scale, hooks_);
+      apply_variant<false>(s, rows, state_[f], start, p_.sm_scale, hooks_);
     }
     if constexpr (Hooks::use_softmax) {
       float factor[2];
@@ -363,7 +363,7 @@ class Append {
       *reinterpret_cast<float2*>(to) = {o_[f][block][half * 2] * scale, o_[f][block][half * 2 + 1] * scale};
     }
     if (lane_column == 0)
-      p_.partial_lse[slot_row] = sum == 0.0f ? negative_infinity() : max2 + __log2f(sum);
+      p_.partial_lse[slot_row] = sum == 0.0f ? negative_infinity() : (Hooks::use_softmax ? max2 : 0.0f) + __log2f(sum);
   }
 
   const AttentionParams& p_;

@@ -17,8 +17,10 @@
 //   253             8.6     16.7    + programmatic launch, merge with 16 loads under way
 // Tried and slower: 8 warps in one CTA 3 stages 262, 4 stages in a smaller CTA (x1) 280, 3 warps 258,
 // 2 warps x 4 CTAs 261 (but best at D = 64: 131 against 142), 6 warps 345.
-// What is left of the read ceiling: a steady state of 0.96 and about 10 us a launch; CTAs of equal
-// work end up to 10 % apart, because not all SMs get the same share of the memory's bandwidth.
+// Tried without gain: the last 6, 12 or 20 % of the work in small shares that CTAs draw from a counter
+// (b64_4k 260 static, 264 to 266 drawn, in one run). So the tail is not what is missing: between b64_4k
+// and its four times longer MHA twin the time grows at 0.96 of the read ceiling, and about 10 us a
+// launch come on top.
 #pragma once
 
 #include "templates/merge.cuh"
@@ -81,14 +83,14 @@ class Decode {
     wait_for_predecessor();
     if (work_.begin == work_.end) return;
     fetch_row_id();
-#pragma unroll 1
-    for (int stage = 0; stage < kStages - 1; ++stage) load_tile();
+    int ahead = kStages - 1;  // tiles to load before the first is computed
     for (int i = work_.begin; i < work_.end; ++i) {
       const WorkItem item = work_.items[i];
       const RequestRecord request = work_.requests[item.request];
       for (int kv_head = item.kv_head_begin; kv_head < item.kv_head_end; ++kv_head) {
         begin_head(item, request, kv_head);
-        for (int t = item.tile_begin; t < item.tile_end; ++t) process_tile(item, request, kv_head, t);
+        for (int t = item.tile_begin - ahead; t < item.tile_end; ++t) process_tile(item, request, kv_head, t);
+        ahead = 0;
         finish_head(item);
       }
     }
@@ -182,9 +184,11 @@ class Decode {
   }
 
   HEDDLE_DEVICE void process_tile(const WorkItem& item, const RequestRecord& request, int kv_head, int t) {
-    cp_async_wait<kStages - 2>();
+    const bool only_load = t < item.tile_begin;
+    if (!only_load) cp_async_wait<kStages - 2>();
     __syncwarp();  // this stage has landed for all lanes, and all are done with the one to refill
     load_tile();
+    if (only_load) return;
     auto& stage = own_stage(compute_stage_);
     compute_stage_ = compute_stage_ + 1 == kStages ? 0 : compute_stage_ + 1;
     const int start = tile_start<kTileKv>(item, t);
@@ -194,9 +198,9 @@ class Decode {
     float s[2][4] = {};
     score(s, shared_address(stage.k));
     if (all_see_.contains_all(start, start + kTileKv))
-      apply_variant<false>(s, state_.info, first, p_.sm_scale, hooks_);
+      apply_variant<false>(s, state_.info, state_.row, first, p_.sm_scale, hooks_);
     else
-      apply_variant<true>(s, state_.info, first, p_.sm_scale, hooks_);
+      apply_variant<true>(s, state_.info, state_.row, first, p_.sm_scale, hooks_);
     if constexpr (Hooks::use_softmax) rescale(s);
     accumulate(s, shared_address(stage.v));
   }
@@ -257,12 +261,10 @@ class Decode {
   HEDDLE_DEVICE void finish_head(const WorkItem& item) {
     share_row_states();
     const int row = lane_index() / 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half * 8 >= item.num_rows) break;
-      const float factor = Hooks::use_softmax
-                               ? exp2_approx(state_.row[half].max2 - finite_max(row + half * 8))
-                               : 1.0f;
+#pragma unroll 1  // one copy of the code: it is a tenth of the compile time
+    for (int half = 0; half * 8 < item.num_rows; ++half) {
+      const float max2 = half ? state_.row[1].max2 : state_.row[0].max2;
+      const float factor = Hooks::use_softmax ? exp2_approx(max2 - finite_max(row + half * 8)) : 1.0f;
       store_half(half, factor);
       __syncthreads();
       sum_half(item, half);
@@ -302,6 +304,12 @@ class Decode {
     return sum;
   }
 
+  HEDDLE_DEVICE float keys_kept(int row) const {
+    float sum = 0.0f;
+    for (int w = 0; w < kWarps; ++w) sum += smem_.sum[w][row];
+    return sum;
+  }
+
   // Columns move by 8 * (row & 3) so that the four rows of a half warp's float2 stores hit other banks.
   static HEDDLE_DEVICE int o_column(int row, int column) { return column ^ ((row & 1) * 8) ^ ((row & 2) * 8); }
 
@@ -311,7 +319,8 @@ class Decode {
 #pragma unroll
     for (int block = 0; block < kHeadDim / 8; ++block) {
       float* to = &smem_.o[warp_index()][row][o_column(row, block * 8 + column)];
-      *reinterpret_cast<float2*>(to) = {state_.o[block][half * 2] * factor, state_.o[block][half * 2 + 1] * factor};
+      const float* o = state_.o[block];
+      *reinterpret_cast<float2*>(to) = {(half ? o[2] : o[0]) * factor, (half ? o[3] : o[1]) * factor};
     }
   }
 
@@ -327,7 +336,7 @@ class Decode {
       for (int w = 0; w < kWarps; ++w)
         x = x + *reinterpret_cast<const float4*>(&smem_.o[w][row][o_column(row, column)]);
       const float base = Hooks::use_softmax ? finite_max(tile_row) : 0.0f;
-      const float sum = Hooks::use_softmax ? row_sum(tile_row) : 1.0f;
+      const float sum = Hooks::use_softmax ? row_sum(tile_row) : kCountsKeys<Hooks> ? keys_kept(tile_row) : 1.0f;
       if (item.partial >= 0) {
         store_partial(item.partial, tile_row, column, x, base, sum);
         continue;

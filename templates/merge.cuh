@@ -85,7 +85,7 @@ HEDDLE_DEVICE void merge_tall(const AttentionParams& p, const WorkList& work, in
       const float4 x =
           load_cg(reinterpret_cast<const float4*>(o + s * slot_rows * Spec::kHeadDim));
       sum = sum + x * w;
-      weight += w;
+      weight += kCountsKeys<Hooks> ? exp2_approx(load_cg(lse2 + s * slot_rows)) : w;
     }
     const HookContext context =
         row_info<Spec::kGroup>(work.header->mask, item, request, record.kv_head, row).context;
@@ -130,7 +130,7 @@ HEDDLE_DEVICE void share_weights(MergeSmem<Spec::kTile.rows>& smem, const Attent
   const int lane = lane_index();
   for (int row = warp_index(); row < record.num_rows; row += Spec::kTile.warps) {
     const float* lse2 = p.partial_lse + record.first_partial * slot_rows + row;
-    if (Hooks::use_softmax && first == 0) {
+    if ((Hooks::use_softmax || kCountsKeys<Hooks>) && first == 0) {
       const RowTotal total = row_total(lse2, record.num_partials, slot_rows);
       if (lane == 0) smem.total[row] = total;
       __syncwarp();
@@ -149,7 +149,7 @@ HEDDLE_DEVICE float4 weighted_sum(const MergeSmem<Spec::kTile.rows>& smem, const
   const int64_t stride = int64_t(Spec::kTile.rows) * Spec::kHeadDim;
   const float* o = p.partial_o + (record.first_partial + first) * stride + row * Spec::kHeadDim + column;
   const int slots = min_of(kMergeBlock, record.num_partials - first);
-  constexpr int kMergeAhead = 16;  // loads under way: a round trip is 0.7 us
+  constexpr int kMergeAhead = 8;  // loads under way: a round trip is 0.7 us
   float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 1
   for (int begin = 0; begin < slots; begin += kMergeAhead) {
@@ -193,7 +193,8 @@ HEDDLE_DEVICE void merge_flat(MergeSmem<Spec::kTile.rows>& smem, const Attention
       if (mine) sum = sum + weighted_sum<Spec, Hooks>(smem, p, record, first, row, column);
     }
     if (!mine) continue;
-    const RowTotal total = Hooks::use_softmax ? smem.total[row] : RowTotal{0.0f, 1.0f};
+    const RowTotal total =
+        Hooks::use_softmax || kCountsKeys<Hooks> ? smem.total[row] : RowTotal{0.0f, 1.0f};
     const HookContext context =
         row_info<Spec::kGroup>(work.header->mask, item, request, record.kv_head, row).context;
     const RowResult<Hooks> result = finish_row(total.base, total.weight, context, hooks);

@@ -59,11 +59,16 @@ template <class Hooks>
 inline constexpr bool kChangesEveryLogit =
     Hooks::has_logits_transform || Hooks::has_logits_mask || !Hooks::use_softmax;
 
+// Without softmax a sum says nothing of how many keys a row has kept; output_transform needs to know
+// whether it kept any, so RowState::sum counts them then.
+template <class Hooks>
+inline constexpr bool kCountsKeys = !Hooks::use_softmax && Hooks::has_output_transform;
+
 // Hooks and masks on raw dot products, in place. Afterwards s holds, with softmax, logits that
 // still have to be multiplied by logit_to_log2(); without, the weights themselves.
 template <bool kMasked, int kBlocks, class Hooks>
-HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][4], const RowInfo (&rows)[2], int first_key,
-                                 float sm_scale, const Hooks& hooks) {
+HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][4], const RowInfo (&rows)[2], RowState (&state)[2],
+                                 int first_key, float sm_scale, const Hooks& hooks) {
   constexpr bool kScaleHere = kChangesEveryLogit<Hooks>;
   if constexpr (!kMasked && !kScaleHere) return;
   const float dropped = Hooks::use_softmax ? negative_infinity() : 0.0f;
@@ -83,6 +88,7 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][4], const RowInfo (&rows)[2
       if constexpr (Hooks::has_logits_mask) {
         if (keep) keep = hooks.logits_mask(logit, context);
       }
+      if constexpr (kCountsKeys<Hooks>) state[e / 2].sum += keep ? 1.0f : 0.0f;
       s[block][e] = keep ? logit : dropped;
     }
   }
@@ -132,7 +138,7 @@ HEDDLE_DEVICE void pack_weights(uint32_t (&a)[4], const float (&left)[4], const 
 }
 
 // The last step of a row, wherever it happens: the initial state joins as one more key of value 0,
-// then output_transform. lse is natural log.
+// then output_transform. lse is natural log; without softmax it is 0, or -inf for a row without a key.
 template <class Hooks>
 struct RowResult {
   float scale;  // multiplies the accumulated o
@@ -142,7 +148,8 @@ struct RowResult {
 template <class Hooks>
 HEDDLE_DEVICE RowResult<Hooks> finish_row(float max2, float sum, const HookContext& context,
                                           const Hooks& hooks) {
-  if constexpr (!Hooks::use_softmax) return {1.0f, 0.0f};
+  if constexpr (!Hooks::use_softmax)
+    return {1.0f, kCountsKeys<Hooks> && sum == 0.0f ? negative_infinity() : 0.0f};
   float lse2 = sum > 0.0f ? max2 + __log2f(sum) : sum == 0.0f ? negative_infinity() : sum;
   float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
   if constexpr (Hooks::has_initial_state) {

@@ -55,8 +55,12 @@ const std::vector<Event>& story() {
 }
 
 std::string write_variant_file() {
-  const auto path =
-      std::filesystem::temp_directory_path() / fmt::format("heddle_demo_{}.json", getpid());
+  // The file's own name is part of every compiler message, and so of the cache's key: it must not
+  // change from one run to the next.
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("heddle_demo_{}", getpid());
+  std::filesystem::create_directory(folder);
+  const auto path = folder / "capped_alibi.json";
   write_text_file(path.string(), embedded_text("tools/demo_variant.json"));
   return path.string();
 }
@@ -136,7 +140,8 @@ class Demo {
         "s\n",
         kHeads.num_qo_heads, kHeads.num_kv_heads, kHeads.head_dim, kShape.page_size, seconds);
     for (const KernelInfo& kernel : attention_.kernels()) {
-      fmt::print("kernel     {} for {}: {}{}\n", kernel.kernel, kernel.arch, kernel.origin,
+      fmt::print("kernel     {} for {}: {} in {:.1f} ms{}\n", kernel.kernel, kernel.arch,
+                 kernel.origin, kernel.load_ms,
                  kernel.registers
                      ? fmt::format(", {} registers, {} bytes shared, {} bytes spilled",
                                    kernel.registers, kernel.shared_bytes, kernel.spill_bytes)

@@ -1,0 +1,49 @@
+// Every hook on both GPU pipelines, from users' specs, against the reference.
+#include "runtime/driver.h"
+#include "tests/catch.h"
+#include "tests/problem.h"
+
+using namespace heddle;
+using namespace heddle_tests;
+
+namespace {
+
+const char* const kSpecs[] = {
+    R"({"name": "rotary", "mask": {"causal": true}, "hooks": {
+        "query_transform": {"pair": "half_split", "code":
+          "float a = 0.01f * q_pos * (dim % 32 + 1); return dim < 32 ? x * cos(a) - pair * sin(a) : x * cos(a) + pair * sin(a);"},
+        "key_transform": {"pair": "half_split", "code":
+          "float a = 0.01f * kv_pos * (dim % 32 + 1); return dim < 32 ? x * cos(a) - pair * sin(a) : x * cos(a) + pair * sin(a);"}}})",
+    R"({"name": "mixed_values", "hooks": {
+        "value_transform": {"pair": "interleaved", "code": "return x + 0.5f * pair;"},
+        "output_transform": "return 2.0f * x + 0.01f * dim;"}})",
+    R"({"name": "learned_sink", "mask": {"causal": true}, "hooks": {"initial_state": "return 0.5f * qo_head - 1.0f;"}})",
+    R"({"name": "every_third", "hooks": {"logits_mask": "return kv_pos % 3 != q_pos % 3;"}})",
+    R"({"name": "plain_sum", "use_softmax": false, "mask": {"causal": true}, "hooks": {
+        "logits_transform": "return sigmoid(logit - 4.0f);", "logits_mask": "return kv_pos >= 60;",
+        "output_transform": "return x + 1.0f;"}})",
+};
+
+}  // namespace
+
+TEST_CASE("hooks: every kind on decode and append, whole and cut, with rows that keep no key", "[gpu][hooks]") {
+  Engine engine;
+  for (const char* spec : kSpecs) {
+    const Variant variant = Variant::from_json(spec, "hooks.json", engine.variants());
+    engine.register_variant(variant);
+    for (const int page_size : {0, 16}) {
+      for (const DType dtype : {DType::bf16, DType::f16}) {
+        const AttentionConfig config{.variant = variant.name, .num_qo_heads = 4, .num_kv_heads = 2, .head_dim = 64,
+                                     .q_dtype = dtype, .kv_dtype = dtype, .page_size = page_size};
+        Attention attention = engine.attention(config);
+        Problem problem(engine, {.config = config, .qo_lens = {1, 4, 70, 9, 2}, .kv_lens = {900, 65, 130, 3, 0},
+                                 .want_lse = variant.use_softmax}, 7);
+        Workspace workspace = attention.workspace(problem.maxima());
+        plan_and_run(attention, workspace, problem);
+        const Verdict verdict = problem.judge();
+        INFO(verdict.what);
+        CHECK(verdict.ok);
+      }
+    }
+  }
+}
