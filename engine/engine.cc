@@ -86,7 +86,10 @@ void load_kernels(EngineState& engine, AttentionState& a) {
     a.plan.pipeline[i] =
         shape_of(pipeline, a.gpu[i].tile, engine.device->num_sms() * std::min(ctas, a.gpu[i].tile.ctas_per_sm), a.config.head_dim);
   }
-  if (!engine.on_gpu()) a.host = host_kernel(engine.cache, a.variant, a.defaults);
+  if (engine.on_gpu()) return;
+  const auto begin = std::chrono::steady_clock::now();
+  a.host = host_kernel(engine.cache, a.variant, a.defaults);
+  a.host.info.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
 // What units are rendered with. A run-time param may have no default: plan() and run() give its value,

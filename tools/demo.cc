@@ -95,7 +95,7 @@ class Demo {
     }
     if (on_gpu_) stream_ = StreamHandle::create();
     print_set_up(file, seconds.count());
-    std::filesystem::remove(file);
+    std::filesystem::remove_all(std::filesystem::path(file).parent_path());
   }
 
   // Plans and runs the batch in every layer. The graph is captured at the first step.
