@@ -44,6 +44,7 @@ LoadedKernel load(EngineState& engine, const AttentionState& a, Pipeline pipelin
     return build_kernel(engine.cache, engine.nvrtc_compiler(), pipeline, a.variant, a.defaults, a.config,
                         engine.info.arch, limits);
   };
+  engine.nvrtc_compiler();  // opened once a process, some 8 ms that are no kernel's
   const auto begin = std::chrono::steady_clock::now();
   LoadedKernel loaded;
   KernelBuild built = build();

@@ -105,10 +105,12 @@ struct RowTotal {
 HEDDLE_DEVICE RowTotal row_total(const float* lse2, int num_partials, int64_t slot_rows) {
   const int lane = lane_index();
   float top = negative_infinity();
+#pragma unroll 1
   for (int s = lane; s < num_partials; s += kWarpSize) top = fmaxf(top, load_cg(lse2 + s * slot_rows));
   for (int step = kWarpSize / 2; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(kFullMask, top, step));
   const float base = top == negative_infinity() ? 0.0f : top;
   float weight = 0.0f;
+#pragma unroll 1
   for (int s = lane; s < num_partials; s += kWarpSize)
     weight += exp2_approx(load_cg(lse2 + s * slot_rows) - base);
   for (int step = kWarpSize / 2; step > 0; step /= 2) weight += __shfl_xor_sync(kFullMask, weight, step);
@@ -128,6 +130,7 @@ HEDDLE_DEVICE void share_weights(MergeSmem<Spec::kTile.rows>& smem, const Attent
                                  const MergeRecord& record, int first) {
   const int64_t slot_rows = Spec::kTile.rows;
   const int lane = lane_index();
+#pragma unroll 1
   for (int row = warp_index(); row < record.num_rows; row += Spec::kTile.warps) {
     const float* lse2 = p.partial_lse + record.first_partial * slot_rows + row;
     if ((Hooks::use_softmax || kCountsKeys<Hooks>) && first == 0) {
