@@ -1,13 +1,14 @@
-// What work costs on each pipeline: the one place for measured constants.
+// What work costs on each pipeline: the one place for these constants.
 #pragma once
 
 #include "planner/plan.h"
 
 namespace heddle {
 
-// Nanoseconds of one CTA beside its fellows on a full device. H200 (2026-11-29): a decode CTA moves
-// about 17 bytes/ns, an append CTA does about 1.1 TFLOP/s; starting, finishing and handing over an
-// item costs what the table says. Only ratios matter to the balance, so one table serves all GPUs.
+// Nanoseconds of one CTA beside its fellows on a full device. The tiles' cost is read off whole runs on
+// an H200 (2026-11-29): a decode CTA moves about 17 bytes/ns, an append CTA does about 1.1 TFLOP/s.
+// What an item and a partial state cost is an estimate from the memory round trips in them, not
+// measured alone. Only ratios matter to the balance, so one table serves all GPUs.
 inline CostModel cost_model(Pipeline pipeline, int tile_rows, int tile_kv, int head_dim) {
   if (pipeline == Pipeline::decode)
     return {.per_item = 1000, .per_tile = tile_kv * head_dim * 4 / 17.0, .per_partial = 600};
