@@ -76,7 +76,9 @@ void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& 
   p.tile_kv = plan.pipeline[pipeline].tile_kv;
 }
 
+// What the words in the shapes of the variant's tensors stand for; run() does without where it has none.
 std::map<std::string, std::int64_t> shape_words(const AttentionState& a, const WorkspaceState& ws) {
+  if (a.variant.tensors.empty()) return {};
   return {{"num_qo_heads", a.config.num_qo_heads}, {"num_kv_heads", a.config.num_kv_heads},
           {"head_dim", a.config.head_dim},         {"num_qo_rows", ws.num_qo_rows},
           {"kv_len", ws.max_kv_len},

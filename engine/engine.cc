@@ -6,7 +6,6 @@
 
 #include "engine/launch_set.h"
 #include "engine/state.h"
-#include "planner/cost_table.h"
 
 namespace heddle {
 namespace detail {
@@ -69,23 +68,18 @@ LoadedKernel load(EngineState& engine, const AttentionState& a, Pipeline pipelin
   return loaded;
 }
 
-PipelineShape shape_of(Pipeline pipeline, const TileConfig& tile, int num_ctas, int head_dim) {
-  return {.present = true, .num_ctas = num_ctas, .tile_rows = tile.rows, .tile_kv = tile.kv,
-          .cost = cost_model(pipeline, tile.rows, tile.kv, head_dim)};
-}
-
 void load_kernels(EngineState& engine, AttentionState& a) {
   if (engine.on_gpu()) engine.device->make_current();
   for (Pipeline pipeline : launch_set(a.config)) {
     const int i = static_cast<int>(pipeline);
     if (!engine.on_gpu()) {
-      a.plan.pipeline[i] = shape_of(pipeline, kHostTiles[i], kHostCtas, a.config.head_dim);
+      a.plan.pipeline[i] = pipeline_shape(pipeline, kHostTiles[i], kHostCtas, a.config.head_dim);
       continue;
     }
     a.gpu[i] = load(engine, a, pipeline);
     const int ctas = a.gpu[i].kernel.max_active_blocks_per_sm(a.gpu[i].tile.warps * 32, a.gpu[i].tile.smem_bytes);
     a.plan.pipeline[i] =
-        shape_of(pipeline, a.gpu[i].tile, engine.device->num_sms() * std::min(ctas, a.gpu[i].tile.ctas_per_sm), a.config.head_dim);
+        pipeline_shape(pipeline, a.gpu[i].tile, engine.device->num_sms() * std::min(ctas, a.gpu[i].tile.ctas_per_sm), a.config.head_dim);
   }
   if (engine.on_gpu()) return;
   const auto begin = std::chrono::steady_clock::now();

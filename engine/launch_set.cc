@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/host_kernel.h"
+#include "planner/cost_table.h"
 
 namespace heddle {
 namespace {
@@ -49,6 +50,11 @@ std::vector<Pipeline> launch_set(const AttentionConfig& c) {
   if (group > kMaxDecodeRows) return {Pipeline::append};
   if (c.max_qo_len != 0 && std::int64_t{c.max_qo_len} * group <= kMaxDecodeRows) return {Pipeline::decode};
   return {Pipeline::decode, Pipeline::append};
+}
+
+PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, int head_dim) {
+  return {.present = true, .num_ctas = num_ctas, .tile_rows = tile.rows, .tile_kv = tile.kv,
+          .cost = cost_model(pipeline, tile.rows, tile.kv, head_dim)};
 }
 
 KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeline, const Variant& variant,

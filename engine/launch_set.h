@@ -19,6 +19,9 @@ void check_config(const AttentionConfig& config);
 // The launch set follows from the shapes and the declared maximum alone.
 std::vector<Pipeline> launch_set(const AttentionConfig& config);
 
+// A kernel as the planner sees it.
+PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, int head_dim);
+
 struct KernelBuild {
   TileConfig tile{};
   Unit unit;

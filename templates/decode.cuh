@@ -16,7 +16,7 @@
 //                                   last arriver; ncu: DRAM 88 % busy, issue slots 35 %
 //   253             8.6     16.7    + programmatic launch, merge with 16 loads under way
 //   257             8.5     16.9    another host (read 4.57 instead of 4.69 TB/s), 8 loads, smaller code
-//   261             8.9     16.9    the same host; copies unrolled by 2: compile 0.48 to 0.41 s
+//   261             8.9     16.9    the same host; copies unrolled by 2, merge rolled: compile 0.48 to 0.41 s
 // Tried and slower: 8 warps in one CTA 3 stages 262, 4 stages in a smaller CTA (x1) 280, 3 warps 258,
 // 2 warps x 4 CTAs 261 (but best at D = 64: 131 against 142), 6 warps 345.
 // Tried without gain: the last 6, 12 or 20 % of the work in small shares that CTAs draw from a counter

@@ -91,9 +91,6 @@ class LoadCursor {
   HEDDLE_DEVICE int64_t kv_offset() const { return request_.kv_offset; }
   // Keys that no row of the tile sees are not read at all.
   HEDDLE_DEVICE bool visible(int kv_pos) const { return seen_.contains(kv_pos); }
-  HEDDLE_DEVICE int request() const { return item_.request; }
-  HEDDLE_DEVICE int qo_len() const { return request_.qo_len; }
-  HEDDLE_DEVICE int kv_len() const { return request_.kv_len; }
 
   HEDDLE_DEVICE void advance() {
     if (++tile_ < item_.tile_end) return;

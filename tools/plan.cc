@@ -11,7 +11,6 @@
 #include "engine/error.h"
 #include "engine/kernel_source.h"
 #include "engine/launch_set.h"
-#include "planner/cost_table.h"
 #include "planner/draw.h"
 #include "planner/explain.h"
 #include "planner/lengths.h"
@@ -73,12 +72,8 @@ PlanConfig plan_config_of(const Heads& heads, int page_size, const DeviceLimits&
                     .max_decode_rows = kMaxDecodeRows};
   for (const Pipeline pipeline : launch_set(attention)) {
     const TileConfig tile = tile_candidates(pipeline, heads.head_dim, limits)[0];
-    config.pipeline[static_cast<int>(pipeline)] = {
-        .present = true,
-        .num_ctas = limits.num_sms * tile.ctas_per_sm,
-        .tile_rows = tile.rows,
-        .tile_kv = tile.kv,
-        .cost = cost_model(pipeline, tile.rows, tile.kv, heads.head_dim)};
+    config.pipeline[static_cast<int>(pipeline)] =
+        pipeline_shape(pipeline, tile, limits.num_sms * tile.ctas_per_sm, heads.head_dim);
   }
   return config;
 }
