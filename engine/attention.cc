@@ -71,7 +71,7 @@ void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& 
   const auto& section = ws.planner.layout().section[pipeline];
   p.partial_o = reinterpret_cast<float*>(ws.base() + section.partial_o);
   p.partial_lse = reinterpret_cast<float*>(ws.base() + section.partial_lse);
-  p.counters = reinterpret_cast<uint32_t*>(ws.base() + section.counters);
+  p.cta_begin = reinterpret_cast<const int32_t*>(ws.base() + section.cta_begin);
   p.tile_rows = plan.pipeline[pipeline].tile_rows;
   p.tile_kv = plan.pipeline[pipeline].tile_kv;
 }
@@ -117,7 +117,7 @@ PlanSummary Attention::plan(const Batch& batch, Workspace& workspace, Stream str
   if (a.engine->on_gpu())
     send_plan(ws, stream);
   else
-    std::memcpy(ws.base(), bytes.data(), ws.summary.copy_bytes);
+    std::memcpy(ws.base(), bytes.data(), ws.summary.plan_bytes);
   ws.planned = true;
   return ws.summary;
 }

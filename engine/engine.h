@@ -89,7 +89,7 @@ struct AttentionState;
 struct WorkspaceState;
 }  // namespace detail
 
-// Fixed size, fixed address; holds the plan, the partial states and their counters.
+// Fixed size, fixed address; holds the plan and the partial states.
 class Workspace {
  public:
   std::size_t bytes() const;

@@ -9,13 +9,9 @@ namespace {
 
 constexpr int kReservedPerCta = 1024;  // shared memory that the driver keeps, bytes
 
-int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
 int decode_smem_bytes(int head_dim, int warps, int stages) {
-  const int stage = warps * 2 * 16 * head_dim * 2;
-  const int states = 2 * warps * 16 * 4;
-  const int sums = warps * 8 * head_dim * 4;
-  return round_up(stages * stage + states, 128) + sums + 128;
+  const int rows = 16 * head_dim * 2;
+  return stages * (warps * 2 + 1) * rows + 2 * warps * 16 * 4;
 }
 
 int append_smem_bytes(int head_dim, int rows, int kv) {

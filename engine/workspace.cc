@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "engine/state.h"
+#include "planner/layout.h"
 
 namespace heddle {
 namespace detail {
@@ -52,9 +53,9 @@ WorkspaceState::WorkspaceState(std::shared_ptr<const AttentionState> attention, 
   if (owner->engine->on_gpu()) {
     device = DeviceBuffer(layout.total_bytes);
     handover = EventHandle::create();
-    // An unplanned workspace is an empty plan, and its counters start at zero.
-    fill8_async(device.data(), 0, sizeof(PlanHeader), nullptr);
-    fill8_async(base() + layout.counters_begin, 0, layout.counters_end - layout.counters_begin, nullptr);
+    // An unplanned workspace is an empty plan, and nothing has been published in its slots.
+    fill8_async(device.data(), 0, sections_begin(planner.config()), nullptr);
+    fill8_async(base() + layout.slots_begin, 0xff, layout.slots_end - layout.slots_begin, nullptr);
     synchronize(nullptr);
     return;
   }
@@ -85,7 +86,7 @@ const PlanSummary& Workspace::summary() const { return checked(state_).summary; 
 std::span<const std::byte> Workspace::plan_bytes() const {
   const detail::WorkspaceState& ws = checked(state_);
   if (!ws.planned) return {};
-  return ws.ring.current().first(ws.summary.copy_bytes);
+  return ws.ring.current().first(ws.summary.plan_bytes);
 }
 
 }  // namespace heddle

@@ -174,8 +174,8 @@ void draw_axis(Drawing& drawing, const Panel& panel, double top, double bottom) 
 void draw_panel(Drawing& drawing, const Panel& panel, const Ranking& ranking, double y) {
   drawing.text(
       kMargin, y + 18, "start", 15,
-      fmt::format("{}: {} items on {} CTAs, {} merges, busiest CTA {:.3f} of the mean", panel.name,
-                  panel.section.items.size(), panel.section.num_ctas(), panel.section.merges.size(),
+      fmt::format("{}: {} items on {} CTAs, {} cut streams, busiest CTA {:.3f} of the mean", panel.name,
+                  panel.section.items.size(), panel.section.num_ctas(), panel.section.num_joins(),
                   panel.mean > 0 ? panel.busiest / panel.mean : 1.0));
   const double top = y + kTitle;
   const int every = std::max(1, 20 / panel.row_height());

@@ -62,16 +62,14 @@ Share share_of(const PlanConfig& config, Pipeline pipeline, const PlanView::Sect
       share.cost += cost_of(config.of(pipeline).cost, item);
       if (item.partial < 0) {
         share.streams += heads;
-      } else {
-        share.pieces += 1;
-        share.piece_tiles.add(tiles);
+        continue;
       }
+      share.pieces += 1;
+      share.piece_tiles.add(tiles);
+      if (item.join == 0) continue;
+      share.cut_streams += 1;
+      share.pieces_of_stream.add(item.join + 1);
     }
-  }
-  for (const MergeRecord& merge : section.merges) {
-    if (merge.request != request) continue;
-    share.cut_streams += 1;
-    share.pieces_of_stream.add(merge.num_partials);
   }
   share.streams += share.cut_streams;
   return share;
@@ -127,8 +125,8 @@ std::string cut_words(const PipelineShape& shape, const PlanView::Section& secti
   }
   return words + fmt::format(
                      "Borders between CTAs cut {} of its {}, into {} pieces each, of {} KV tiles; "
-                     "the last CTA to "
-                     "finish a stream merges its pieces in the order of the keys. It is {}, {} of "
+                     "the CTA with "
+                     "the last piece merges them all in the order of the keys. It is {}, {} of "
                      "them pieces.",
                      share.cut_streams, counted(share.streams, "stream"),
                      share.pieces_of_stream.words(), share.piece_tiles.words(), place,

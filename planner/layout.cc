@@ -16,31 +16,27 @@ std::size_t align_section(std::size_t bytes) {
   return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
 }
 
-// Every border may cut a stream, hence two partial states a CTA. Where they would take more than
-// 20 MiB (wide tiles, two CTAs an SM), one and a half do: some borders then fall between streams,
-// which costs a little balance where streams are long.
-std::int64_t most_partials(const PlanConfig& config, const PipelineShape& shape) {
-  constexpr std::int64_t kRoomy = 20 << 20;
-  const std::int64_t ctas = shape.num_ctas;
-  const std::int64_t slot_bytes = std::int64_t{shape.tile_rows} * config.head_dim * sizeof(float);
-  return 2 * ctas * slot_bytes <= kRoomy ? 2 * ctas : (3 * ctas + 1) / 2;
+std::size_t plan_bytes_of(const PlanConfig& config, const Maxima& maxima) {
+  std::size_t bytes = sections_begin(config);
+  for (const Pipeline p : {Pipeline::decode, Pipeline::append})
+    bytes += sizeof(WorkItem) * static_cast<std::size_t>(plan_bounds(config, maxima, p).items);
+  return bytes + align_record(sizeof(RequestRecord) * static_cast<std::size_t>(maxima.max_requests));
 }
 
-std::size_t plan_bytes_of(const PlanConfig& config, const Maxima& maxima) {
-  std::size_t bytes = align_record(sizeof(PlanHeader));
-  bytes += align_record(sizeof(RequestRecord) * static_cast<std::size_t>(maxima.max_requests));
-  for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
-    if (!config.of(p).present) continue;
-    const PlanBounds bounds = plan_bounds(config, maxima, p);
-    bytes +=
-        align_record(sizeof(std::int32_t) * static_cast<std::size_t>(config.of(p).num_ctas + 1));
-    bytes += sizeof(WorkItem) * static_cast<std::size_t>(bounds.items);
-    bytes += sizeof(MergeRecord) * static_cast<std::size_t>(bounds.merges);
-  }
-  return bytes;
+std::size_t borders_bytes(const PipelineShape& shape) {
+  return shape.present ? align_record(sizeof(std::int32_t) * static_cast<std::size_t>(shape.num_ctas + 1)) : 0;
 }
 
 }  // namespace
+
+std::size_t cta_begin_offset(const PlanConfig& config, Pipeline pipeline) {
+  const std::size_t header = align_record(sizeof(PlanHeader));
+  return pipeline == Pipeline::decode ? header : header + borders_bytes(config.of(Pipeline::decode));
+}
+
+std::size_t sections_begin(const PlanConfig& config) {
+  return align_item(cta_begin_offset(config, Pipeline::append) + borders_bytes(config.of(Pipeline::append)));
+}
 
 PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline pipeline) {
   const PipelineShape& shape = config.of(pipeline);
@@ -61,8 +57,7 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   bounds.runs = tiles + requests;
   // A cut inside a stream turns one item into at most four: whole heads, part | part, whole heads.
   bounds.items = tiles * config.num_kv_heads + requests + 3 * (ctas - 1);
-  bounds.merges = ctas;
-  bounds.partials = most_partials(config, shape);
+  bounds.partials = ctas;  // the stream that a CTA's share ends in
   return bounds;
 }
 
@@ -81,6 +76,7 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
          std::numeric_limits<std::int32_t>::max());
   }
   std::size_t end = align_section(layout.plan_bytes);
+  layout.slots_begin = end;
   const auto take = [&end](std::size_t bytes) {
     return std::exchange(end, align_section(end + bytes));
   };
@@ -89,19 +85,14 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
     if (!shape.present) continue;
     const PlanBounds bounds = plan_bounds(config, maxima, p);
     WorkspaceLayout::Section& section = layout.section[static_cast<int>(p)];
+    section.cta_begin = cta_begin_offset(config, p);
     section.max_partials = static_cast<int>(bounds.partials);
-    section.max_merges = static_cast<int>(bounds.merges);
     const std::size_t rows =
         static_cast<std::size_t>(bounds.partials) * static_cast<std::size_t>(shape.tile_rows);
     section.partial_o = take(rows * static_cast<std::size_t>(config.head_dim) * sizeof(float));
     section.partial_lse = take(rows * sizeof(float));
   }
-  // The counters of both pipelines lie together: one memset makes them zero before first use.
-  layout.counters_begin = end;
-  for (WorkspaceLayout::Section& section : layout.section) {
-    if (section.max_merges > 0) section.counters = take(sizeof(std::uint32_t) * section.max_merges);
-  }
-  layout.counters_end = end;
+  layout.slots_end = end;
   layout.total_bytes = end;
   return layout;
 }

@@ -9,14 +9,20 @@
 
 namespace heddle {
 
-// Kernels read records as 16-byte vectors, so every section of a plan starts on one.
+// Kernels read records as 16-byte vectors, so every part of a plan starts on one, and items on two
+// sectors of 32 bytes.
 constexpr std::size_t align_record(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+constexpr std::size_t align_item(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Where the borders of a pipeline's CTAs stand in every plan of this config, so that a kernel finds
+// them without reading the header; and where the items begin behind them.
+std::size_t cta_begin_offset(const PlanConfig& config, Pipeline pipeline);
+std::size_t sections_begin(const PlanConfig& config);
 
 // Most records of one pipeline that any batch within the maxima can need.
 struct PlanBounds {
   std::int64_t runs = 0;  // (request, query tile)
   std::int64_t items = 0;
-  std::int64_t merges = 0;
   std::int64_t partials = 0;
 };
 

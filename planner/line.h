@@ -34,7 +34,6 @@ struct Line {
   std::span<const StreamRun> runs;
   int num_heads;
   int num_ctas;
-  std::int64_t max_partials;  // num_ctas at least; 2 * num_ctas never binds
   LineCost cost;
 };
 
@@ -64,7 +63,7 @@ class LineWalk {
           room_ -= heads * stream;
           sink_.whole(run, head, head + heads, heads * stream);
           head += heads;
-        } else if (may_cut() && tiles_of_piece(run.num_tiles) > 0) {
+        } else if (tiles_of_piece(run.num_tiles) > 0) {
           cut(run, head++);
         } else {
           next_cta();
@@ -83,13 +82,6 @@ class LineWalk {
     open_cta();
   }
 
-  // Keeps to max_partials by pace, so that no part of the line starves. A stream that not even an
-  // empty CTA holds must be cut; that takes one piece a CTA, which any pace allows.
-  bool may_cut() const {
-    const int ctas = line_.num_ctas - ctas_left_;
-    return room_ == budget_ || (pieces_ + 1) * line_.num_ctas <= line_.max_partials * ctas;
-  }
-
   // Tiles that this CTA takes of a stream that does not fit as a whole: 0 if that is not worth it.
   std::int64_t tiles_of_piece(std::int64_t left) const {
     const std::int64_t fit = (room_ - cost_.part(0)) >> LineCost::kTileShift;
@@ -103,13 +95,11 @@ class LineWalk {
       const std::int64_t tiles = tiles_of_piece(run.num_tiles - begin);
       sink_.piece(run, head, begin, begin + tiles, cost_.part(tiles));
       begin += tiles;
-      ++pieces_;
       next_cta();
     }
     const std::int64_t last = cost_.part(run.num_tiles - begin);
     sink_.piece(run, head, begin, run.num_tiles, last);
     room_ -= last;
-    ++pieces_;
   }
 
   const Line& line_;
@@ -117,7 +107,6 @@ class LineWalk {
   const std::int64_t budget_;
   Sink& sink_;
   int ctas_left_;
-  std::int64_t pieces_ = 0;
   std::int64_t min_tiles_ = 1;
   std::int64_t room_ = 0;
 };

@@ -14,7 +14,7 @@ namespace heddle {
 
 struct Planner::Scratch {
   std::array<std::vector<StreamRun>, kNumPipelines> runs;
-  std::vector<MergeRecord> merges;
+  std::vector<RequestRecord> requests;
   std::vector<WorkItem> items;
 };
 
@@ -28,13 +28,20 @@ class PlanWriter {
 
   std::int32_t position() const { return static_cast<std::int32_t>(end_); }
   template <typename Record>
+  Record* at(std::size_t offset) {
+    return reinterpret_cast<Record*>(out_.data() + offset);
+  }
+  template <typename Record>
   Record* at_end() {
-    return reinterpret_cast<Record*>(out_.data() + end_);
+    return at<Record>(end_);
   }
   void advance(std::size_t bytes) {
-    const std::size_t next = align_record(end_ + bytes);
-    std::memset(out_.data() + end_ + bytes, 0, next - end_ - bytes);
-    end_ = next;
+    end_ += bytes;
+    skip_to(align_record(end_));
+  }
+  void skip_to(std::size_t offset) {
+    std::memset(out_.data() + end_, 0, offset - end_);
+    end_ = offset;
   }
 
  private:
@@ -55,34 +62,10 @@ void check_room(std::span<std::byte> out, const WorkspaceLayout& layout) {
   }
 }
 
-void write_requests(const CheckedBatch& batch, PlanHeader& header, PlanWriter& writer) {
-  header.requests_offset = writer.position();
-  auto* records = writer.at_end<RequestRecord>();
-  for (int r = 0; r < batch.num_requests; ++r) {
-    records[r] = {batch.kv_offset(r), batch.qo_begin(r), batch.qo_len(r), batch.kv_len(r), 0};
-  }
-  writer.advance(sizeof(RequestRecord) * static_cast<std::size_t>(batch.num_requests));
-}
-
-// Lays out a pipeline's section up to its items; returns where the borders of its CTAs go.
-std::int32_t* begin_section(const PipelineShape& shape, PlanSection& section, PlanWriter& writer) {
-  section.num_ctas = shape.num_ctas;
-  section.cta_begin_offset = writer.position();
-  auto* cta_begin = writer.at_end<std::int32_t>();
-  writer.advance(sizeof(std::int32_t) * static_cast<std::size_t>(shape.num_ctas + 1));
-  section.items_offset = writer.position();
-  return cta_begin;
-}
-
-// The items are in place; how many there are was not known before, so the merges follow now.
-void end_section(const SplitResult& split, const MergeRecord* merges, PlanSection& section,
-                 PlanWriter& writer) {
-  section.num_items = split.items;
-  section.num_merges = split.merges;
-  writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
-  section.merges_offset = writer.position();
-  std::copy_n(merges, split.merges, writer.at_end<MergeRecord>());
-  writer.advance(sizeof(MergeRecord) * static_cast<std::size_t>(split.merges));
+std::span<const RequestRecord> list_requests(const CheckedBatch& batch, std::span<RequestRecord> room) {
+  for (int r = 0; r < batch.num_requests; ++r)
+    room[r] = {batch.kv_offset(r), batch.qo_begin(r), batch.qo_len(r), batch.kv_len(r), 0};
+  return room.first(static_cast<std::size_t>(batch.num_requests));
 }
 
 }  // namespace
@@ -92,11 +75,10 @@ Planner::Planner(const PlanConfig& config, const Maxima& maxima)
       maxima_(maxima),
       layout_(workspace_layout(config, maxima)),
       scratch_(std::make_unique<Scratch>()) {
+  scratch_->requests.resize(static_cast<std::size_t>(maxima.max_requests));
   for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
     const PlanBounds bounds = plan_bounds(config, maxima, p);
     scratch_->runs[static_cast<int>(p)].resize(static_cast<std::size_t>(bounds.runs));
-    scratch_->merges.resize(
-        std::max(scratch_->merges.size(), static_cast<std::size_t>(bounds.merges)));
     if (p == Pipeline::append) scratch_->items.resize(static_cast<std::size_t>(bounds.items));
   }
 }
@@ -110,13 +92,7 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
   check_mask(mask);
   const CheckedBatch checked = check_batch(config_, maxima_, batch);
 
-  PlanWriter writer(out);
-  PlanHeader& header = *writer.at_end<PlanHeader>();
-  header = {};
-  header.mask = mask;
-  header.num_requests = checked.num_requests;
-  writer.advance(sizeof(PlanHeader));
-  write_requests(checked, header, writer);
+  const std::span<const RequestRecord> requests = list_requests(checked, scratch_->requests);
 
   StreamList lists[] = {{config_, Pipeline::decode, scratch_->runs[0]},
                         {config_, Pipeline::append, scratch_->runs[1]}};
@@ -126,23 +102,39 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
       lists[static_cast<int>(pipeline_of(config_, qo_len))].add(mask, r, qo_len, checked.kv_len(r));
   }
 
+  PlanWriter writer(out);
+  PlanHeader& header = *writer.at_end<PlanHeader>();
+  header = {};
+  header.mask = mask;
+  header.num_requests = checked.num_requests;
+  writer.advance(sizeof(PlanHeader));
+  writer.skip_to(sections_begin(config_));
+
   PlanSummary summary;
   for (int p = 0; p < kNumPipelines; ++p) {
     summary.max_over_mean[p] = 1.0;
     const PipelineShape& shape = config_.pipeline[p];
     if (!shape.present) continue;
     PlanSection& section = header.section[p];
-    auto* cta_begin = begin_section(shape, section, writer);
+    section.num_ctas = shape.num_ctas;
+    section.cta_begin_offset = static_cast<std::int32_t>(layout_.section[p].cta_begin);
+    section.items_offset = writer.position();
     const SplitResult split = split_evenly(
-        lists[p].runs(), config_.num_kv_heads, shape, layout_.section[p].max_partials,
-        {cta_begin, writer.at_end<WorkItem>(), scratch_->merges.data(), scratch_->items});
-    end_section(split, scratch_->merges.data(), section, writer);
+        lists[p].runs(), config_.num_kv_heads, shape,
+        {requests.data(), writer.at<std::int32_t>(layout_.section[p].cta_begin),
+         writer.at_end<WorkItem>(), scratch_->items});
+    section.num_items = split.items;
+    writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
     summary.items[p] = split.items;
-    summary.merges[p] = split.merges;
+    summary.joins[p] = split.joins;
     summary.partials[p] = split.partials;
     summary.max_over_mean[p] = split.max_over_mean;
   }
   summary.copy_bytes = static_cast<std::size_t>(writer.position());
+  header.requests_offset = writer.position();
+  std::copy(requests.begin(), requests.end(), writer.at_end<RequestRecord>());
+  writer.advance(requests.size_bytes());
+  summary.plan_bytes = static_cast<std::size_t>(writer.position());
   return summary;
 }
 

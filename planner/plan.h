@@ -85,12 +85,11 @@ struct WorkspaceLayout {
   struct Section {
     std::size_t partial_o = 0;    // f32 [max_partials, tile_rows, head_dim]
     std::size_t partial_lse = 0;  // f32 [max_partials, tile_rows]
-    std::size_t counters = 0;     // u32 [max_merges]
+    std::size_t cta_begin = 0;    // in every plan: i32 [num_ctas + 1]
     int max_partials = 0;
-    int max_merges = 0;
   };
   std::array<Section, kNumPipelines> section;
-  std::size_t counters_begin = 0, counters_end = 0;  // bytes that must be zero before first use
+  std::size_t slots_begin = 0, slots_end = 0;  // bytes that must be 0xff before first use
   std::size_t total_bytes = 0;
 };
 
@@ -99,10 +98,11 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
 
 // What a plan came to; per pipeline where it says so.
 struct PlanSummary {
-  std::size_t copy_bytes = 0;
+  std::size_t copy_bytes = 0;  // what the device needs of the plan; its first bytes
+  std::size_t plan_bytes = 0;  // with what stays on the host
   std::array<int, kNumPipelines> items{};
   std::array<int, kNumPipelines> partials{};
-  std::array<int, kNumPipelines> merges{};
+  std::array<int, kNumPipelines> joins{};  // cut streams
   std::array<double, kNumPipelines>
       max_over_mean{};  // cost of the busiest CTA over the mean; 1 when idle
 };

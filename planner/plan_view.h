@@ -1,6 +1,7 @@
 // Typed spans over the bytes of a plan: for the CPU device, tools and tests. Copies nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,9 +21,12 @@ class PlanView {
   struct Section {
     std::span<const std::int32_t> cta_begin;  // [num_ctas + 1]; empty where the pipeline is absent
     std::span<const WorkItem> items;
-    std::span<const MergeRecord> merges;
 
     int num_ctas() const { return cta_begin.empty() ? 0 : static_cast<int>(cta_begin.size()) - 1; }
+    // Streams that are cut: each has one last piece.
+    std::int64_t num_joins() const {
+      return std::count_if(items.begin(), items.end(), [](const WorkItem& item) { return item.join > 0; });
+    }
     std::span<const WorkItem> items_of(int cta) const {
       return items.subspan(cta_begin[cta], cta_begin[cta + 1] - cta_begin[cta]);
     }
@@ -44,8 +48,7 @@ class PlanView {
     const PlanSection& s = header().section[static_cast<int>(pipeline)];
     if (s.num_ctas == 0) return {};
     return {records<std::int32_t>(s.cta_begin_offset, s.num_ctas + 1),
-            records<WorkItem>(s.items_offset, s.num_items),
-            records<MergeRecord>(s.merges_offset, s.num_merges)};
+            records<WorkItem>(s.items_offset, s.num_items)};
   }
 
  private:

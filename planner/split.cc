@@ -24,7 +24,7 @@ struct Pricing {
   }
 };
 
-// Writes items, merges and borders as the walk finds them.
+// Writes items and borders as the walk finds them.
 class Writer {
  public:
   Writer(const SplitOutput& out, int num_heads) : out_(out), num_heads_(num_heads) {
@@ -40,30 +40,37 @@ class Writer {
     out_.items[items++] = item_of(run, head_begin, head_end, 0, run.num_tiles);
   }
 
-  // A piece goes before the whole items of its CTA: its state is written early, so that merging
-  // hides under them.
+  // The first piece of a stream goes before the whole items of its CTA, so that it has been published
+  // when the last piece, the last item of a later CTA, takes it.
   void piece(const StreamRun& run, int head, std::int64_t begin, std::int64_t end,
              std::int64_t cost) {
     pricing.current += cost;
-    if (begin == 0) {
-      out_.merges[merges++] = {run.request, run.row_begin, run.num_rows, head, partials, 0, {0, 0}};
+    WorkItem item = item_of(run, head, head + 1, begin, end);
+    if (begin == 0) first_partial_ = partials;
+    if (end == run.num_tiles) {
+      item.partial = first_partial_;
+      item.join = partials - first_partial_;
+      ++joins;
+      last_ = item;
+      has_last_ = true;
+      return;
     }
-    out_.merges[merges - 1].num_partials += 1;
+    item.partial = partials++;
     close_request();
-    WorkItem& front = out_.items[cta_items_ + cta_pieces_++];
+    WorkItem& front = out_.items[cta_items_];
     if (&front != out_.items + items) out_.items[items] = front;
-    front = item_of(run, head, head + 1, begin, end);
-    front.partial = partials++;
-    front.merge = merges - 1;
+    front = item;
     request_items_ = ++items;
   }
 
   void close_cta() {
     close_request();
+    if (has_last_) out_.items[items++] = last_;
+    has_last_ = false;
+    request_items_ = items;
     pricing.close_cta();
     out_.cta_begin[++ctas_] = items;
     cta_items_ = items;
-    cta_pieces_ = 0;
   }
 
   // CTAs behind the last one that has work are empty.
@@ -74,12 +81,17 @@ class Writer {
   Pricing pricing;
   int items = 0;
   int partials = 0;
-  int merges = 0;
+  int joins = 0;
 
  private:
-  static WorkItem item_of(const StreamRun& run, int head_begin, int head_end, std::int64_t begin,
-                          std::int64_t end) {
-    return {run.request,
+  WorkItem item_of(const StreamRun& run, int head_begin, int head_end, std::int64_t begin,
+                   std::int64_t end) const {
+    const RequestRecord& request = out_.requests[run.request];
+    return {request.kv_offset,
+            run.request,
+            request.qo_begin,
+            request.qo_len,
+            request.kv_len,
             run.row_begin,
             run.num_rows,
             head_begin,
@@ -88,7 +100,6 @@ class Writer {
             run.tile_begin + static_cast<std::int32_t>(end),
             run.gap_begin,
             run.gap_tiles,
-            -1,
             -1,
             0};
   }
@@ -116,8 +127,10 @@ class Writer {
   int num_heads_;
   int ctas_ = 0;
   int cta_items_ = 0;          // where the open CTA's items start
-  int cta_pieces_ = 0;         // of them, pieces of cut streams; they stand first
   int request_items_ = 0;      // where the open request's items in it start
+  int first_partial_ = 0;      // slot of the open stream's first piece
+  WorkItem last_;              // the open CTA's last piece of a stream, if it has one
+  bool has_last_ = false;
   std::int32_t request_ = -1;  // of the last item, and its query tile
   std::int32_t row_begin_ = 0;
   bool several_tiles_ = false;
@@ -187,8 +200,8 @@ std::int64_t search_budget(const Line& line, std::int64_t floor, std::int64_t tr
 }  // namespace
 
 SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const PipelineShape& shape,
-                         int max_partials, const SplitOutput& out) {
-  const Line line{runs, num_heads, shape.num_ctas, max_partials, LineCost(shape.cost)};
+                         const SplitOutput& out) {
+  const Line line{runs, num_heads, shape.num_ctas, LineCost(shape.cost)};
   const LineTotals totals = totals_of(line);
   const std::int64_t floor = std::max((totals.cost + line.num_ctas - 1) / line.num_ctas,
                                       least_budget(line.cost, totals.longest));
@@ -199,7 +212,7 @@ SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const P
   if (!is_even(writer.pricing, line.num_ctas)) {
     writer = written(line, search_budget(line, floor, guess, writer.pricing), out);
   }
-  SplitResult result{writer.items, writer.partials, writer.merges, 1.0};
+  SplitResult result{writer.items, writer.partials, writer.joins, 1.0};
   if (writer.pricing.total > 0) {
     result.max_over_mean = static_cast<double>(writer.pricing.busiest) * line.num_ctas /
                            static_cast<double>(writer.pricing.total);

@@ -2,8 +2,7 @@
 //
 // No CTA gets more than a budget; the budget is the smallest at which all CTAs together hold
 // everything. A CTA whose budget ends inside a stream leaves the rest to the next CTA, so each of
-// the num_ctas - 1 borders cuts at most one stream: at most two partial states a CTA, and one
-// merge a border. Pieces shorter than the time that they cost are not cut off.
+// the num_ctas - 1 borders cuts at most one stream: at most one partial state and one join a CTA. Pieces shorter than the time that they cost are not cut off.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +15,21 @@ namespace heddle {
 
 // Where a split writes; all of it has room for plan_bounds (layout.h).
 struct SplitOutput {
-  std::int32_t* cta_begin;  // [num_ctas + 1]
+  const RequestRecord* requests;  // of the whole batch, read
+  std::int32_t* cta_begin;        // [num_ctas + 1]
   WorkItem* items;
-  MergeRecord* merges;
   std::span<WorkItem> scratch;  // as many as items
 };
 
 struct SplitResult {
   int items = 0;
   int partials = 0;
-  int merges = 0;
+  int joins = 0;  // cut streams
   double max_over_mean = 1.0;  // of the cost over all CTAs; 1 where there is no work
 };
 
-// Writes at most max_partials partial states, which is at least shape.num_ctas.
+// A CTA publishes at most one partial state: that of the stream which its share ends in.
 SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const PipelineShape& shape,
-                         int max_partials, const SplitOutput& out);
+                         const SplitOutput& out);
 
 }  // namespace heddle

@@ -8,14 +8,16 @@
 // One plan is one block of bytes that starts with PlanHeader; all offsets in it are bytes from
 // its first byte. Records are plain integers, so the same bytes serve the GPU and the CPU device:
 //
-//   PlanHeader | RequestRecord[num_requests] | per pipeline: int32 cta_begin[num_ctas + 1],
-//                                              WorkItem[num_items], MergeRecord[num_merges]
+//   PlanHeader | int32 cta_begin[num_ctas + 1] of each pipeline | WorkItem[num_items] of each
+//   | RequestRecord[num_requests], which stays on the host
 //
 // CTA c of a pipeline runs items [cta_begin[c], cta_begin[c + 1]) in order. An item is a query
-// tile of one request against a range of its KV tiles, for a range of kv heads. An item that
-// holds only a part of a (request, query tile, kv head) writes its partial state (o, lse) into a
-// slot; whoever finishes last merges the slots of the MergeRecord in slot order, so the bits do
-// not depend on who that was, and sets the counter back to zero for the next replay.
+// tile of one request against a range of its KV tiles, for a range of kv heads, with all that a
+// kernel needs to know of the request: a chain of dependent loads is what a short launch waits for.
+// A (request, query tile, kv head) that is cut leaves pieces in CTAs of rising number. Each piece
+// but the last publishes its partial state (o, lse) in a slot. The last one joins these slots, in
+// slot order, with its own state and writes the output; it is the last item of its CTA. So the bits
+// do not depend on who came first, and a CTA waits for lower ones only.
 #pragma once
 
 #if !defined(__CUDACC_RTC__)
@@ -62,19 +64,15 @@ struct MaskBounds {
   int32_t sink = 0;
 };
 
-struct RequestRecord {
-  int64_t kv_offset;  // paged: its first entry in kv_indices; ragged: its first K/V row
-  int32_t qo_begin;   // its first row in q and o
-  int32_t qo_len;
-  int32_t kv_len;
-  int32_t padding;
-};
-
 // Packed row p of a request is (token p / group, head p % group of the kv head's group).
 // KV tile t of the visited ones is tile t of the sequence before gap_begin and t + gap_tiles from
 // there on (sink keys stand before the gap, the window behind it).
 struct WorkItem {
+  int64_t kv_offset;  // paged: the request's first entry in kv_indices; ragged: its first K/V row
   int32_t request;
+  int32_t qo_begin;  // its first row in q and o
+  int32_t qo_len;
+  int32_t kv_len;
   int32_t row_begin;      // first packed row of the query tile
   int32_t num_rows;       // packed rows in the tile, 1 .. tile rows
   int32_t kv_head_begin;  // kv heads [begin, end), each over the same KV tiles
@@ -83,28 +81,25 @@ struct WorkItem {
   int32_t tile_end;
   int32_t gap_begin;
   int32_t gap_tiles;
-  int32_t partial;  // its slot, or -1: the item is whole and writes the output. One head then.
-  int32_t merge;    // its MergeRecord, or -1
-  int32_t padding;
+  int32_t partial;  // a piece's slot; of the last piece the first it joins; -1: the item is whole.
+                    // A piece has one kv head
+  int32_t join;     // the last piece: how many slots it joins; else 0
 };
 
-struct MergeRecord {
-  int32_t request;
-  int32_t row_begin;
-  int32_t num_rows;
-  int32_t kv_head;
-  int32_t first_partial;  // slots [first, first + num), merged in this order
-  int32_t num_partials;
-  int32_t padding[2];
+// For people and checks on the host: kernels never read it.
+struct RequestRecord {
+  int64_t kv_offset;
+  int32_t qo_begin;
+  int32_t qo_len;
+  int32_t kv_len;
+  int32_t padding;
 };
 
 struct PlanSection {
   int32_t num_ctas;
   int32_t num_items;
-  int32_t num_merges;
   int32_t cta_begin_offset;
   int32_t items_offset;
-  int32_t merges_offset;
 };
 
 struct PlanHeader {
@@ -112,13 +107,16 @@ struct PlanHeader {
   int32_t num_requests;
   int32_t requests_offset;
   PlanSection section[kNumPipelines];
-  int32_t padding[14];
+  int32_t padding[2];
 };
 
 static_assert(sizeof(RequestRecord) == 24);
-static_assert(sizeof(WorkItem) == 48);
-static_assert(sizeof(MergeRecord) == 32);
-static_assert(sizeof(PlanHeader) == 128);
+static_assert(sizeof(WorkItem) == 64);
+static_assert(sizeof(PlanHeader) == 64);
+
+// What a word of a slot holds while nothing has been published in it: a NaN that no arithmetic
+// gives. Every word is its own flag, so a reader needs no fence and no counter, and puts it back.
+inline constexpr uint32_t kEmptyWord = 0xffffffffu;
 
 // Kernel argument: where everything is. Strides count elements.
 struct AttentionParams {
@@ -129,9 +127,9 @@ struct AttentionParams {
   float* lse;                 // [num_qo_rows, num_qo_heads], natural log; may be null
   const int32_t* kv_indices;  // page ids; null when ragged
   const uint8_t* plan;        // PlanHeader
-  float* partial_o;           // [slots, tile rows, head_dim]
-  float* partial_lse;         // [slots, tile rows]
-  uint32_t* counters;         // [merges], zero between launches
+  const int32_t* cta_begin;   // of the pipeline that runs; at a fixed place behind the header
+  float* partial_o;           // [slots, tile rows, head_dim], kEmptyWord between launches
+  float* partial_lse;         // [slots, tile rows], the same
   int64_t q_row_stride, q_head_stride;
   int64_t k_page_stride, k_row_stride, k_head_stride;
   int64_t v_page_stride, v_row_stride, v_head_stride;

@@ -37,10 +37,8 @@ struct AppendSmem {
   // What is being worked on. It is uniform and rarely read, so it stays out of the registers.
   MaskBounds mask;
   WorkItem item;
-  RequestRecord request;
   KeyRange all_see, some_see;
   int kv_head, items_left;
-  int flag;
 };
 
 template <class Spec, class Hooks>
@@ -90,7 +88,7 @@ class Append {
 
  private:
   // Built anew where it is needed, for the same reason as above.
-  HEDDLE_DEVICE WorkList work_list() const { return WorkList(p_.plan, Pipeline::append); }
+  HEDDLE_DEVICE WorkList work_list() const { return WorkList(p_, Pipeline::append); }
 
   // --- loading ------------------------------------------------------------------------------
 
@@ -104,7 +102,7 @@ class Append {
     const int kv_pos = tile_start<kTileKv>(smem_.item, t) + threadIdx.x % kTileKv;
     if (smem_.some_see.contains(kv_pos))
       cp_async_4(shared_address(&smem_.row_id[threadIdx.x]),
-                 p_.kv_indices + smem_.request.kv_offset + kv_pos / max_of(Spec::kPageSize, 1));
+                 p_.kv_indices + smem_.item.kv_offset + kv_pos / max_of(Spec::kPageSize, 1));
   }
   HEDDLE_DEVICE void publish_row_offset(int t) {
     if (threadIdx.x >= 2 * kTileKv || t >= smem_.item.tile_end) return;
@@ -113,9 +111,9 @@ class Append {
     const int row_id = Spec::kPageSize == 0 ? 0 : smem_.row_id[threadIdx.x];
     int64_t offset;
     if (looks_up_keys())
-      offset = Address::k_offset(p_, smem_.request.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.k_head_stride;
+      offset = Address::k_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.k_head_stride;
     else
-      offset = Address::v_offset(p_, smem_.request.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.v_head_stride;
+      offset = Address::v_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.v_head_stride;
     smem_.row_offset[t & 1][!looks_up_keys()][row] = smem_.some_see.contains(kv_pos) ? offset : kNotSeen;
   }
 
@@ -161,17 +159,12 @@ class Append {
     const WorkList work = work_list();
     const WorkItem item = work.items[work.end - smem_.items_left];
     --smem_.items_left;
-    const RequestRecord request = work.requests[item.request];
     const MaskBounds mask = work.header->mask;
-    const int base = request.kv_len - request.qo_len;
-    const int first = base + item.row_begin / Spec::kGroup;
-    const int last = base + (item.row_begin + item.num_rows - 1) / Spec::kGroup;
     smem_.mask = mask;
     smem_.item = item;
     smem_.kv_head = item.kv_head_begin;
-    smem_.request = request;
-    smem_.all_see = seen_by_all(mask, first, last, request.kv_len);
-    smem_.some_see = seen_by_some(mask, first, last, request.kv_len);
+    smem_.all_see = seen_by_all<Spec::kGroup>(mask, item);
+    smem_.some_see = seen_by_some<Spec::kGroup>(mask, item);
   }
 
   HEDDLE_DEVICE void begin_head() {
@@ -206,7 +199,7 @@ class Append {
       constexpr int kParts = Hooks::has_query_transform ? kPairs : Tile::kChunks;
       const int row = own_row(0) + i / kParts, part = i % kParts;
       const HookContext c =
-          row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.request, smem_.kv_head, row).context;
+          row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.kv_head, row).context;
       const uint16_t* source =
           static_cast<const uint16_t*>(p_.q) + c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride;
       if constexpr (Hooks::has_query_transform)
@@ -237,7 +230,7 @@ class Append {
 
   HEDDLE_DEVICE void transform_stage(typename Smem::Stage& stage, int start) {
     const HookContext context = {smem_.item.request, smem_.kv_head * Spec::kGroup, smem_.kv_head, -1, -1, -1,
-                                 smem_.request.qo_len, smem_.request.kv_len};
+                                 smem_.item.qo_len, smem_.item.kv_len};
     transform_kv<Spec>(stage.k, stage.v, kTileKv, threadIdx.x, kThreads, context, hooks_,
                        [&](int row) { return smem_.some_see.contains(start + row) ? start + row : -1; });
     __syncthreads();
@@ -288,7 +281,7 @@ class Append {
   }
 
   HEDDLE_DEVICE RowInfo fragment_row(int f, int half) const {
-    return row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.request, smem_.kv_head,
+    return row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.kv_head,
                                   own_row(f) + half * 8 + lane_index() / 4);
   }
 
@@ -324,19 +317,19 @@ class Append {
         const float sum = quad_sum(state_[f][half].sum);
         if (row >= smem_.item.num_rows) continue;
         const float max2 = state_[f][half].max2;
-        if (smem_.item.partial >= 0)
-          store_partial_row(f, half, smem_.item.partial, row, max2, sum);
+        if (smem_.item.partial >= 0 && smem_.item.join == 0)
+          publish_row(f, half, row, max2, sum);
         else
-          store_row(f, half, fragment_row(f, half).context, max2, sum);
+          store_row(f, half, row, max2, sum);
       }
-    if (smem_.item.partial < 0) return;
-    const WorkList work = work_list();
-    const int partials = work.merges[smem_.item.merge].num_partials;
-    if (arrive_last(p_, smem_.item.merge, partials, &smem_.flag))
-      merge_tall<Spec>(p_, work, smem_.item.merge, hooks_);
+    if (smem_.item.join == 0) return;
+    __syncthreads();
+    empty_lse<Spec>(p_, smem_.item);
   }
 
-  HEDDLE_DEVICE void store_row(int f, int half, const HookContext& context, float max2, float sum) {
+  HEDDLE_DEVICE void store_row(int f, int half, int row_in_tile, float max2, float sum) {
+    if (smem_.item.join > 0) join_row(f, half, row_in_tile, max2, sum);
+    const HookContext context = fragment_row(f, half).context;
     const RowResult<Hooks> result = finish_row(max2, sum, context, hooks_);
     uint16_t* row = static_cast<uint16_t*>(p_.o) + context.q_row * p_.o_row_stride + context.qo_head * p_.o_head_stride;
     const int lane_column = lane_index() % 4 * 2;
@@ -353,17 +346,50 @@ class Append {
     if (lane_column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
   }
 
-  HEDDLE_DEVICE void store_partial_row(int f, int half, int slot, int row, float max2, float sum) {
-    const int64_t slot_row = int64_t(slot) * Spec::kTile.rows + row;
-    const float scale = Hooks::use_softmax ? (sum == 0.0f ? 0.0f : 1.0f / sum) : 1.0f;
+  // The row's state becomes that of the whole stream: its own, then the slots in their order.
+  HEDDLE_DEVICE void join_row(int f, int half, int row, float& max2, float& sum) {
+    float scale = slot_scale<Hooks>(sum);
+    max2 = slot_lse2<Hooks>(max2, sum);
+    if constexpr (Hooks::use_softmax) sum = sum == 0.0f ? 0.0f : 1.0f;
+    const int lane_column = lane_index() % 4 * 2;
+#pragma unroll 1
+    for (int s = 0; s < smem_.item.join; ++s) {
+      const int64_t slot_row = int64_t(smem_.item.partial + s) * Spec::kTile.rows + row;
+      const float lse2 = await(p_.partial_lse + slot_row);
+      float weight = 1.0f;
+      if constexpr (Hooks::use_softmax) {
+        const float top = fmaxf(max2, lse2);
+        const float base = top == negative_infinity() ? 0.0f : top;
+        weight = exp2_approx(lse2 - base);
+        const float factor = exp2_approx(max2 - base);
+        scale *= factor;
+        sum = fmaf(sum, factor, weight);
+        max2 = top;
+      } else if constexpr (kCountsKeys<Hooks>) {
+        sum += exp2_approx(lse2);
+      }
+#pragma unroll
+      for (int block = 0; block < kSteps * 2; ++block) {
+        auto* from = reinterpret_cast<float2*>(p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column);
+        const float2 x = await(from);
+        put_back_empty(from);
+        float* o = &o_[f][block][half * 2];
+        o[0] = fmaf(x.x, weight, o[0] * scale);
+        o[1] = fmaf(x.y, weight, o[1] * scale);
+      }
+      scale = 1.0f;
+    }
+  }
+
+  HEDDLE_DEVICE void publish_row(int f, int half, int row, float max2, float sum) {
+    const int64_t slot_row = int64_t(smem_.item.partial) * Spec::kTile.rows + row;
+    const float scale = slot_scale<Hooks>(sum);
     const int lane_column = lane_index() % 4 * 2;
 #pragma unroll
-    for (int block = 0; block < kSteps * 2; ++block) {
-      float* to = p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column;
-      *reinterpret_cast<float2*>(to) = {o_[f][block][half * 2] * scale, o_[f][block][half * 2 + 1] * scale};
-    }
-    if (lane_column == 0)
-      p_.partial_lse[slot_row] = sum == 0.0f ? negative_infinity() : (Hooks::use_softmax ? max2 : 0.0f) + __log2f(sum);
+    for (int block = 0; block < kSteps * 2; ++block)
+      publish(reinterpret_cast<float2*>(p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column),
+              float2{o_[f][block][half * 2] * scale, o_[f][block][half * 2 + 1] * scale});
+    if (lane_column == 0) publish(p_.partial_lse + slot_row, slot_lse2<Hooks>(max2, sum));
   }
 
   const AttentionParams& p_;

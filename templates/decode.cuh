@@ -4,11 +4,10 @@
 // keys: each owns 16 keys of every KV tile, loads just those with cp.async into its own stages,
 // and keeps its own max, sum and accumulators. So the main loop has no CTA barrier, and warps drift
 // apart, which keeps loads in flight. At the end of a (work item, kv head) the warps' states meet in
-// shared memory. The load cursor runs `stages - 1` tiles ahead, across items; the page ids of a tile
-// are read one tile before its rows.
+// shared memory, each in its warp's free stage. The load cursor runs `stages - 1` tiles ahead, across
+// items; the page ids of a tile are read one tile before its rows, and q rides with its first tile.
 //
-// shared memory:  stages x warps x (K 16 x D, V 16 x D) | states 2 x warps x 16
-//                 | Q 16 x D during the tiles, then sums warps x 8 x D f32
+// shared memory:  stages x warps x (K 16 x D, V 16 x D) | stages x Q 16 x D | states 2 x warps x 16
 //
 // Ladder, us on an H200 (2026-11-29; bf16, D = 128, 32/8 heads, page 16, ragged order of pages):
 //   decode_b64_4k   b1_1k   b1_8k
@@ -37,19 +36,15 @@ template <class Spec>
 struct DecodeSmem {
   static constexpr int kWarps = Spec::kTile.warps;
   static constexpr int kRowsBytes = kWarpKeys * Spec::kHeadDim * 2;
+  // Between tiles one stage of a warp is free; at the end of a head it holds 16 x D sums, f32.
   struct WarpStage {
     alignas(128) uint8_t k[kRowsBytes];
     alignas(128) uint8_t v[kRowsBytes];
   };
   WarpStage stage[Spec::kTile.stages][kWarps];
+  alignas(128) uint8_t q[Spec::kTile.stages][kRowsBytes];  // of as many heads as can be under way
   float max2[kWarps][kDecodeRows];
   float sum[kWarps][kDecodeRows];
-  union {
-    alignas(128) uint8_t q[kRowsBytes];
-    float o[kWarps][kDecodeRows / 2][Spec::kHeadDim];
-    MergeSmem<kDecodeRows> merge;
-  };
-  int flag;
 };
 
 // One warp's registers for a (work item, kv head).
@@ -63,36 +58,39 @@ struct DecodeState {
 template <class Spec, class Hooks>
 class Decode {
   static constexpr int kHeadDim = Spec::kHeadDim;
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kPageSize = Spec::kPageSize;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kStages = Spec::kTile.stages;
   static constexpr int kWarps = Spec::kTile.warps;
   static constexpr int kThreads = kWarps * kWarpSize;
+  // A warp's 16 keys lie in one page, or in a row when ragged: one address for all of them.
+  static constexpr bool kOneRun = kPageSize % kWarpKeys == 0;
   using Tile = SmemTile<kHeadDim>;
   using Type = Element<Spec::kType>;
   using Smem = DecodeSmem<Spec>;
-  using Address = KvAddress<Spec::kPageSize>;
+  using Address = KvAddress<kPageSize>;
   using Cursor = LoadCursor<kTileKv, Spec::kGroup>;
   static_assert(kTileKv == kWarps * kWarpKeys, "every warp owns 16 keys of a KV tile");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
  public:
   HEDDLE_DEVICE Decode(const AttentionParams& params, const Hooks& hooks, Smem& smem)
-      : p_(params), hooks_(hooks), smem_(smem), work_(params.plan, Pipeline::decode), cursor_(work_) {}
+      : p_(params), hooks_(hooks), smem_(smem), work_(params, Pipeline::decode), cursor_(work_) {}
 
   HEDDLE_DEVICE void run() {
     // What has been read so far is the plan, which no kernel in front of this one writes.
     release_successor();
+    prefetch_row_ids();
     wait_for_predecessor();
     if (work_.begin == work_.end) return;
     fetch_row_id();
-    int ahead = kStages - 1;  // tiles to load before the first is computed
+    for (int i = 0; i < kStages - 1; ++i) load_tile();
     for (int i = work_.begin; i < work_.end; ++i) {
       const WorkItem item = work_.items[i];
-      const RequestRecord request = work_.requests[item.request];
       for (int kv_head = item.kv_head_begin; kv_head < item.kv_head_end; ++kv_head) {
-        begin_head(item, request, kv_head);
-        for (int t = item.tile_begin - ahead; t < item.tile_end; ++t) process_tile(item, request, kv_head, t);
-        ahead = 0;
+        begin_head(item, kv_head);
+        for (int t = item.tile_begin; t < item.tile_end; ++t) process_tile(item, t);
         finish_head(item);
       }
     }
@@ -104,24 +102,34 @@ class Decode {
 
   HEDDLE_DEVICE int own_key(int start) const { return start + warp_index() * kWarpKeys; }
 
-  // The page of this lane's row in the cursor's tile (lanes 16 to 31 repeat).
+  // The page ids of the first tiles are on their way while the kernel in front still runs.
+  HEDDLE_DEVICE void prefetch_row_ids() const {
+    if (kPageSize == 0 || cursor_.done()) return;
+    constexpr int kLineIds = 32;
+    constexpr int kFirstIds = kStages * kTileKv / max_of(kPageSize, 1);
+    const WorkItem& item = cursor_.item();
+    const int id = cursor_.start() / max_of(kPageSize, 1) + static_cast<int>(threadIdx.x) * kLineIds;
+    if (static_cast<int>(threadIdx.x) <= kFirstIds / kLineIds && id <= (item.kv_len - 1) / max_of(kPageSize, 1))
+      prefetch_l2(p_.kv_indices + item.kv_offset + id);
+  }
+
+  // The page of this warp's 16 keys in the cursor's tile, or of this lane's (lanes 16 to 31 repeat).
   HEDDLE_DEVICE void fetch_row_id() {
     if (cursor_.done()) return;
-    const int kv_pos = own_key(cursor_.start()) + lane_index() % kWarpKeys;
-    row_id_ = Address::row_id(p_, cursor_.kv_offset(), kv_pos, cursor_.visible(kv_pos));
+    const int first = own_key(cursor_.start());
+    if constexpr (kOneRun) {
+      row_id_ = Address::row_id(p_, cursor_.item().kv_offset, first, cursor_.seen().contains_some(first, first + kWarpKeys));
+    } else {
+      const int kv_pos = first + lane_index() % kWarpKeys;
+      row_id_ = Address::row_id(p_, cursor_.item().kv_offset, kv_pos, cursor_.seen().contains(kv_pos));
+    }
   }
 
   // Starts the copy of the cursor's tile into the next stage and moves on. Always one group.
   HEDDLE_DEVICE void load_tile() {
     if (!cursor_.done()) {
-      const int first = own_key(cursor_.start());
-      const int kv_pos = first + lane_index() % kWarpKeys;
-      const int64_t head = cursor_.kv_head();
-      const int64_t k = Address::k_offset(p_, cursor_.kv_offset(), row_id_, kv_pos) + head * p_.k_head_stride;
-      const int64_t v = Address::v_offset(p_, cursor_.kv_offset(), row_id_, kv_pos) + head * p_.v_head_stride;
-      const bool visible = cursor_.visible(kv_pos);
-      copy_rows(shared_address(own_stage(load_stage_).k), p_.k, k, visible);
-      copy_rows(shared_address(own_stage(load_stage_).v), p_.v, v, visible);
+      if (!Hooks::has_query_transform && cursor_.begins_head()) load_q();
+      copy_rows(own_key(cursor_.start()));
       cursor_.advance();
       fetch_row_id();
     }
@@ -129,74 +137,103 @@ class Decode {
     cp_async_commit();
   }
 
-  // 16 rows; lane r holds row r's offset (elements) and whether any query row sees it.
-  HEDDLE_DEVICE void copy_rows(uint32_t shared, const void* base, int64_t offset, bool visible) const {
-#pragma unroll 2  // fully unrolled: a sixth more compile time, about 1 % more speed
+  // This warp's 16 rows of K and of V. Rows that nobody sees are not read; zeros stand for them.
+  HEDDLE_DEVICE void copy_rows(int first) const {
+    const uint32_t k_to = shared_address(free_stage().k), v_to = shared_address(free_stage().v);
+    const int64_t kv_offset = cursor_.item().kv_offset;
+    const auto* k = static_cast<const uint16_t*>(p_.k) + cursor_.kv_head() * p_.k_head_stride;
+    const auto* v = static_cast<const uint16_t*>(p_.v) + cursor_.kv_head() * p_.v_head_stride;
+    if constexpr (kOneRun) {
+      k += Address::k_offset(p_, kv_offset, row_id_, first);
+      v += Address::v_offset(p_, kv_offset, row_id_, first);
+    }
+    const bool all = cursor_.seen().contains_all(first, first + kWarpKeys);
+#pragma unroll
     for (int i = 0; i < kWarpKeys * Tile::kChunks / kWarpSize; ++i) {
       const int index = i * kWarpSize + lane_index();
-      const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
-      const int64_t row_offset = __shfl_sync(kFullMask, offset, row);
-      const bool row_visible = __shfl_sync(kFullMask, static_cast<int>(visible), row);
-      const uint16_t* source = static_cast<const uint16_t*>(base) + (row_visible ? row_offset : 0);
-      cp_async_16(shared + Tile::chunk_offset(row, chunk), source + (row_visible ? chunk * kChunkElements : 0),
-                  row_visible);
+      const int row = index / Tile::kChunks, column = index % Tile::kChunks * kChunkElements;
+      const bool visible = all || cursor_.seen().contains(first + row);
+      int64_t k_row = row * p_.k_row_stride, v_row = row * p_.v_row_stride;
+      if constexpr (!kOneRun) {
+        const int id = __shfl_sync(kFullMask, row_id_, row);
+        k_row = Address::k_offset(p_, kv_offset, id, first + row);
+        v_row = Address::v_offset(p_, kv_offset, id, first + row);
+      }
+      const uint32_t to = Tile::chunk_offset(row, index % Tile::kChunks);
+      cp_async_16(k_to + to, k + k_row + column, visible);
+      cp_async_16(v_to + to, v + v_row + column, visible);
     }
   }
 
-  HEDDLE_DEVICE typename Smem::WarpStage& own_stage(int stage) const {
-    return smem_.stage[stage][warp_index()];
+  // All threads together; the first tile's barrier makes it visible.
+  HEDDLE_DEVICE void load_q() {
+    const WorkItem& item = cursor_.item();
+    uint8_t* to = next_q(load_q_);
+    for (int i = threadIdx.x; i < item.num_rows * Tile::kChunks; i += kThreads) {
+      const int row = i / Tile::kChunks, chunk = i % Tile::kChunks;
+      cp_async_16(shared_address(to + Tile::chunk_offset(row, chunk)),
+                  q_row(item, cursor_.kv_head(), row) + chunk * kChunkElements, true);
+    }
   }
+
+  HEDDLE_DEVICE const uint16_t* q_row(const WorkItem& item, int kv_head, int row) const {
+    const int packed = item.row_begin + row;
+    return static_cast<const uint16_t*>(p_.q) + (item.qo_begin + packed / Spec::kGroup) * p_.q_row_stride +
+           (kv_head * Spec::kGroup + packed % Spec::kGroup) * p_.q_head_stride;
+  }
+
+  // The next of the q buffers that `counter` steps through.
+  HEDDLE_DEVICE uint8_t* next_q(int& counter) {
+    counter = counter + 1 == kStages ? 0 : counter + 1;
+    return smem_.q[counter];
+  }
+
+  // Between tiles: the one that is neither loading nor waiting to be computed.
+  HEDDLE_DEVICE typename Smem::WarpStage& free_stage() const { return smem_.stage[load_stage_][warp_index()]; }
 
   // --- one (work item, kv head) -------------------------------------------------------------
 
-  HEDDLE_DEVICE void begin_head(const WorkItem& item, const RequestRecord& request, int kv_head) {
+  HEDDLE_DEVICE void begin_head(const WorkItem& item, int kv_head) {
     const MaskBounds mask = work_.header->mask;
     const int row = lane_index() / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      state_.info[half] = row_info<Spec::kGroup>(mask, item, request, kv_head, row + half * 8);
+      state_.info[half] = row_info<Spec::kGroup>(mask, item, kv_head, row + half * 8);
       state_.row[half] = empty_row_state();
     }
-    const int base = request.kv_len - request.qo_len;
-    all_see_ = seen_by_all(mask, base + item.row_begin / Spec::kGroup,
-                           base + (item.row_begin + item.num_rows - 1) / Spec::kGroup, request.kv_len);
-    load_q(item, request, kv_head);
+    all_see_ = seen_by_all<Spec::kGroup>(mask, item);
 #pragma unroll
     for (int block = 0; block < kHeadDim / 8; ++block)
 #pragma unroll
       for (int e = 0; e < 4; ++e) state_.o[block][e] = 0.0f;
+    if (item.tile_begin == item.tile_end) return;
+    q_ = next_q(compute_q_);
+    if constexpr (Hooks::has_query_transform) transform_q(item, kv_head);
   }
 
-  // All threads; the tiles of the previous head no longer need the space, its sums have been read.
-  HEDDLE_DEVICE void load_q(const WorkItem& item, const RequestRecord& request, int kv_head) {
-    constexpr int kParts = Hooks::has_query_transform ? kHeadDim / 2 : Tile::kChunks;
-    for (int i = threadIdx.x; i < kDecodeRows * kParts; i += kThreads) {
-      const int row = i / kParts, part = i % kParts;
-      const HookContext c = row_info<Spec::kGroup>(work_.header->mask, item, request, kv_head, row).context;
-      const uint16_t* source =
-          static_cast<const uint16_t*>(p_.q) + c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride;
-      if constexpr (Hooks::has_query_transform)
-        *reinterpret_cast<uint32_t*>(smem_.q + Tile::element_offset(row, part * 2)) =
-            load_q_pair<Spec>(source, part * 2, c, hooks_);
-      else
-        *reinterpret_cast<uint4*>(smem_.q + Tile::chunk_offset(row, part)) =
-            *reinterpret_cast<const uint4*>(source + part * kChunkElements);
+  // All threads; the first tile's barrier makes it visible.
+  HEDDLE_DEVICE void transform_q(const WorkItem& item, int kv_head) {
+    for (int i = threadIdx.x; i < item.num_rows * (kHeadDim / 2); i += kThreads) {
+      const int row = i / (kHeadDim / 2), dim = i % (kHeadDim / 2) * 2;
+      const HookContext c = row_info<Spec::kGroup>(work_.header->mask, item, kv_head, row).context;
+      *reinterpret_cast<uint32_t*>(q_ + Tile::element_offset(row, dim)) =
+          load_q_pair<Spec>(q_row(item, kv_head, row), dim, c, hooks_);
     }
-    __syncthreads();
   }
 
-  HEDDLE_DEVICE void process_tile(const WorkItem& item, const RequestRecord& request, int kv_head, int t) {
-    const bool only_load = t < item.tile_begin;
-    if (!only_load) cp_async_wait<kStages - 2>();
-    __syncwarp();  // this stage has landed for all lanes, and all are done with the one to refill
+  HEDDLE_DEVICE void process_tile(const WorkItem& item, int t) {
+    cp_async_wait<kStages - 2>();
+    // This stage has landed for all lanes, and all are done with the one to refill; q for all warps.
+    if (t == item.tile_begin)
+      __syncthreads();
+    else
+      __syncwarp();
     load_tile();
-    if (only_load) return;
-    auto& stage = own_stage(compute_stage_);
+    auto& stage = smem_.stage[compute_stage_][warp_index()];
     compute_stage_ = compute_stage_ + 1 == kStages ? 0 : compute_stage_ + 1;
     const int start = tile_start<kTileKv>(item, t);
     const int first = own_key(start);
-    if constexpr (Hooks::has_key_transform || Hooks::has_value_transform)
-      transform_stage(stage, item, request, kv_head, first);
+    if constexpr (Hooks::has_key_transform || Hooks::has_value_transform) transform_stage(stage, item, first);
     float s[2][4] = {};
     score(s, shared_address(stage.k));
     if (all_see_.contains_all(start, start + kTileKv))
@@ -207,15 +244,10 @@ class Decode {
     accumulate(s, shared_address(stage.v));
   }
 
-  HEDDLE_DEVICE void transform_stage(typename Smem::WarpStage& stage, const WorkItem& item,
-                                     const RequestRecord& request, int kv_head, int first) {
-    const MaskBounds mask = work_.header->mask;
-    const int base = request.kv_len - request.qo_len;
-    const KeyRange seen = seen_by_some(mask, base + item.row_begin / Spec::kGroup,
-                                       base + (item.row_begin + item.num_rows - 1) / Spec::kGroup,
-                                       request.kv_len);
-    const HookContext context = {item.request, kv_head * Spec::kGroup, kv_head, -1, -1, -1,
-                                 request.qo_len, request.kv_len};
+  HEDDLE_DEVICE void transform_stage(typename Smem::WarpStage& stage, const WorkItem& item, int first) {
+    const KeyRange seen = seen_by_some<Spec::kGroup>(work_.header->mask, item);
+    const int kv_head = state_.info[0].context.kv_head;
+    const HookContext context = {item.request, kv_head * Spec::kGroup, kv_head, -1, -1, -1, item.qo_len, item.kv_len};
     transform_kv<Spec>(stage.k, stage.v, kWarpKeys, lane_index(), kWarpSize, context, hooks_,
                        [&](int row) { return seen.contains(first + row) ? first + row : -1; });
     __syncwarp();
@@ -223,10 +255,10 @@ class Decode {
 
   // S = Q K^T over this warp's 16 keys.
   HEDDLE_DEVICE void score(float (&s)[2][4], uint32_t k) const {
-    const auto queries = Tile::a_reader(shared_address(smem_.q));
+    const auto queries = Tile::a_reader(shared_address(q_));
     const auto keys = Tile::b_reader(k);
 #pragma unroll
-    for (int step = 0; step < kHeadDim / 16; ++step) {
+    for (int step = 0; step < kSteps; ++step) {
       uint32_t a[4], b[4];
       ldmatrix_x4(a, queries.at(0, step));
       ldmatrix_x4(b, keys.at(0, step));
@@ -250,7 +282,7 @@ class Decode {
     uint32_t a[4];
     pack_weights<Spec::kType>(a, s[0], s[1]);
 #pragma unroll
-    for (int pair = 0; pair < kHeadDim / 16; ++pair) {
+    for (int pair = 0; pair < kSteps; ++pair) {
       uint32_t b[4];
       ldmatrix_x4_trans(b, values.at(0, pair));
       Type::mma(state_.o[pair * 2], a, b[0], b[1]);
@@ -261,101 +293,78 @@ class Decode {
   // --- the warps' states meet ---------------------------------------------------------------
 
   HEDDLE_DEVICE void finish_head(const WorkItem& item) {
-    share_row_states();
-    const int row = lane_index() / 4;
-#pragma unroll 1  // one copy of the code: it is a tenth of the compile time
-    for (int half = 0; half * 8 < item.num_rows; ++half) {
-      const float max2 = half ? state_.row[1].max2 : state_.row[0].max2;
-      const float factor = Hooks::use_softmax ? exp2_approx(max2 - finite_max(row + half * 8)) : 1.0f;
-      store_half(half, factor);
-      __syncthreads();
-      sum_half(item, half);
-      __syncthreads();
-    }
-    if (item.partial < 0) return;
-    const int partials = work_.merges[item.merge].num_partials;
-    if (arrive_last(p_, item.merge, partials, &smem_.flag)) merge_flat<Spec>(smem_.merge, p_, work_, item.merge, hooks_);
+    share_states(item);
+    __syncthreads();
+    constexpr int kColumns = kHeadDim / 4;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < item.num_rows * kColumns; i += kThreads)
+      finish_columns(item, i / kColumns, i % kColumns * 4);
+    __syncthreads();  // the stages are free again
+    if (item.join > 0) empty_lse<Spec>(p_, item);
   }
 
-  HEDDLE_DEVICE void share_row_states() {
-    const int row = lane_index() / 4;
+  // Moved so that the four rows of a half warp's float2 stores hit other banks.
+  static HEDDLE_DEVICE int sum_index(int row, int column) {
+    const int moved = kHeadDim % 32 == 0 ? column ^ (row & 3) * 8 : column ^ (row & 1) * 8;
+    return row * kHeadDim + moved;
+  }
+  HEDDLE_DEVICE float* sums_of(int warp) const { return reinterpret_cast<float*>(smem_.stage[load_stage_][warp].k); }
+
+  HEDDLE_DEVICE void share_states(const WorkItem& item) {
+    float* sums = sums_of(warp_index());
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const int row = lane_index() / 4 + half * 8;
       const float sum = quad_sum(state_.row[half].sum);
+      if (row >= item.num_rows) continue;
       if (lane_index() % 4 == 0) {
-        smem_.max2[warp_index()][row + half * 8] = state_.row[half].max2;
-        smem_.sum[warp_index()][row + half * 8] = sum;
+        smem_.max2[warp_index()][row] = state_.row[half].max2;
+        smem_.sum[warp_index()][row] = sum;
       }
-    }
-    __syncthreads();
-  }
-
-  HEDDLE_DEVICE float row_max(int row) const {
-    float top = smem_.max2[0][row];
-    for (int w = 1; w < kWarps; ++w) top = fmaxf(top, smem_.max2[w][row]);
-    return top;
-  }
-  HEDDLE_DEVICE float finite_max(int row) const {
-    const float top = row_max(row);
-    return top == negative_infinity() ? 0.0f : top;
-  }
-  HEDDLE_DEVICE float row_sum(int row) const {
-    const float base = finite_max(row);
-    float sum = 0.0f;
-    for (int w = 0; w < kWarps; ++w) sum += smem_.sum[w][row] * exp2_approx(smem_.max2[w][row] - base);
-    return sum;
-  }
-
-  HEDDLE_DEVICE float keys_kept(int row) const {
-    float sum = 0.0f;
-    for (int w = 0; w < kWarps; ++w) sum += smem_.sum[w][row];
-    return sum;
-  }
-
-  // Columns move by 8 * (row & 3) so that the four rows of a half warp's float2 stores hit other banks.
-  static HEDDLE_DEVICE int o_column(int row, int column) { return column ^ ((row & 1) * 8) ^ ((row & 2) * 8); }
-
-  HEDDLE_DEVICE void store_half(int half, float factor) {
-    const int row = lane_index() / 4;
-    const int column = lane_index() % 4 * 2;
 #pragma unroll
-    for (int block = 0; block < kHeadDim / 8; ++block) {
-      float* to = &smem_.o[warp_index()][row][o_column(row, block * 8 + column)];
-      const float* o = state_.o[block];
-      *reinterpret_cast<float2*>(to) = {(half ? o[2] : o[0]) * factor, (half ? o[3] : o[1]) * factor};
+      for (int block = 0; block < kHeadDim / 8; ++block)
+        *reinterpret_cast<float2*>(sums + sum_index(row, block * 8 + lane_index() % 4 * 2)) = {
+            state_.o[block][half * 2], state_.o[block][half * 2 + 1]};
     }
   }
 
-  // All threads: add the warps' eight rows in warp order and write them out.
-  HEDDLE_DEVICE void sum_half(const WorkItem& item, int half) {
-    constexpr int kColumns = kHeadDim / 4;
-    const RequestRecord request = work_.requests[item.request];
-    const int kv_head = state_.info[0].context.kv_head;
-    for (int i = threadIdx.x; i < kDecodeRows / 2 * kColumns; i += kThreads) {
-      const int row = i / kColumns, column = i % kColumns * 4, tile_row = row + half * 8;
-      if (tile_row >= item.num_rows) break;
-      float4 x = {0.0f, 0.0f, 0.0f, 0.0f};
-      for (int w = 0; w < kWarps; ++w)
-        x = x + *reinterpret_cast<const float4*>(&smem_.o[w][row][o_column(row, column)]);
-      const float base = Hooks::use_softmax ? finite_max(tile_row) : 0.0f;
-      const float sum = Hooks::use_softmax ? row_sum(tile_row) : kCountsKeys<Hooks> ? keys_kept(tile_row) : 1.0f;
-      if (item.partial >= 0) {
-        store_partial(item.partial, tile_row, column, x, base, sum);
-        continue;
+  // The warps' states of one row, four columns, in warp order.
+  HEDDLE_DEVICE JoinedState<Hooks> sum_warps(int row, int column) const {
+    JoinedState<Hooks> state;
+    if constexpr (Hooks::use_softmax)
+      for (int w = 0; w < kWarps; ++w) state.max2 = fmaxf(state.max2, smem_.max2[w][row]);
+    const float base = state.max2 == negative_infinity() ? 0.0f : state.max2;
+    for (int w = 0; w < kWarps; ++w) {
+      const float factor = Hooks::use_softmax ? exp2_approx(smem_.max2[w][row] - base) : 1.0f;
+      if constexpr (Hooks::use_softmax || kCountsKeys<Hooks>) state.sum += smem_.sum[w][row] * factor;
+      state.o = state.o + *reinterpret_cast<const float4*>(sums_of(w) + sum_index(row, column)) * factor;
+    }
+    if constexpr (!Hooks::use_softmax && !kCountsKeys<Hooks>) state.sum = 1.0f;
+    return state;
+  }
+
+  // Publishes a piece's columns, or writes the output, the other pieces' columns joined.
+  HEDDLE_DEVICE void finish_columns(const WorkItem& item, int row, int column) {
+    JoinedState<Hooks> state = sum_warps(row, column);
+    if (item.partial >= 0) {
+      const float lse2 = slot_lse2<Hooks>(state.max2, state.sum);
+      const float4 o = state.o * slot_scale<Hooks>(state.sum);
+      if (item.join == 0) {
+        const int64_t slot_row = int64_t(item.partial) * Spec::kTile.rows + row;
+        publish(reinterpret_cast<float4*>(p_.partial_o + slot_row * kHeadDim + column), o);
+        if (column == 0) publish(p_.partial_lse + slot_row, lse2);
+        return;
       }
-      const HookContext context =
-          row_info<Spec::kGroup>(work_.header->mask, item, request, kv_head, tile_row).context;
-      const RowResult<Hooks> result = finish_row(base, sum, context, hooks_);
-      store_output<Spec>(p_, context, column, x * result.scale, result.lse, hooks_);
-      if (column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
+      state = {};
+      add_slots<Spec>(state, p_, item, row, column);
+      state.raise(lse2);
+      state.add(lse2, o);
     }
-  }
-
-  HEDDLE_DEVICE void store_partial(int slot, int row, int column, float4 x, float base, float sum) {
-    const int64_t slot_row = int64_t(slot) * Spec::kTile.rows + row;
-    const float scale = Hooks::use_softmax ? (sum == 0.0f ? 0.0f : 1.0f / sum) : 1.0f;
-    *reinterpret_cast<float4*>(p_.partial_o + slot_row * kHeadDim + column) = x * scale;
-    if (column == 0) p_.partial_lse[slot_row] = sum == 0.0f ? negative_infinity() : base + __log2f(sum);
+    const HookContext context =
+        row_info<Spec::kGroup>(work_.header->mask, item, state_.info[0].context.kv_head, row).context;
+    const RowResult<Hooks> result = finish_row(state.max2, state.sum, context, hooks_);
+    store_output<Spec>(p_, context, column, state.o * result.scale, result.lse, hooks_);
+    if (column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
   }
 
   const AttentionParams& p_;
@@ -365,8 +374,10 @@ class Decode {
   Cursor cursor_;
   DecodeState<Spec> state_;
   KeyRange all_see_;
+  uint8_t* q_ = nullptr;
   int row_id_ = 0;
   int load_stage_ = 0, compute_stage_ = 0;
+  int load_q_ = 0, compute_q_ = 0;
 };
 
 }  // namespace heddle

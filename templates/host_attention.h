@@ -1,7 +1,7 @@
 // The CPU device: the same work list, run by plain loops in f32.
 //
 // Items run one after the other in the order of their CTAs; partial states wait in the workspace and
-// are merged in slot order at the end, as on the GPU. It is a test bed and a place to put a
+// are merged in slot order by the last piece, as on the GPU. It is a test bed and a place to put a
 // breakpoint into a hook, not a fast path. Kept apart from the double-precision reference
 // (variants/reference_attention.h), which knows neither tiles nor partial states.
 #pragma once
@@ -68,9 +68,6 @@ class HostAttention {
     for (int i = 0; i < section_.num_items; ++i)
       for (int head = items[i].kv_head_begin; head < items[i].kv_head_end; ++head)
         for (int row = 0; row < items[i].num_rows; ++row) run_row(items[i], head, row);
-    const auto* merges = at<MergeRecord>(section_.merges_offset);
-    for (int i = 0; i < section_.num_merges; ++i)
-      for (int row = 0; row < merges[i].num_rows; ++row) merge_row(merges[i], row);
   }
 
  private:
@@ -85,16 +82,15 @@ class HostAttention {
   const Record* at(int64_t offset) const {
     return reinterpret_cast<const Record*>(p_.plan + offset);
   }
-  const RequestRecord& request(int index) const { return at<RequestRecord>(header_.requests_offset)[index]; }
 
-  HookContext context_of(int request_index, int row_begin, int row, int kv_head) const {
-    const RequestRecord& r = request(request_index);
-    const int packed = row_begin + row, token = packed / p_.group;
-    return {request_index,         kv_head * p_.group + packed % p_.group, kv_head,  r.kv_len - r.qo_len + token, -1,
-            r.qo_begin + token,    r.qo_len,                               r.kv_len};
+  HookContext context_of(const WorkItem& item, int row, int kv_head) const {
+    const int packed = item.row_begin + row, token = packed / p_.group;
+    return {item.request,           kv_head * p_.group + packed % p_.group,
+            kv_head,                item.kv_len - item.qo_len + token, -1,
+            item.qo_begin + token,  item.qo_len,                       item.kv_len};
   }
 
-  int64_t kv_row(const RequestRecord& r, int kv_pos, int64_t page_stride, int64_t row_stride) const {
+  int64_t kv_row(const WorkItem& r, int kv_pos, int64_t page_stride, int64_t row_stride) const {
     if (p_.page_size == 0) return (r.kv_offset + kv_pos) * row_stride;
     const int64_t page = p_.kv_indices[r.kv_offset + kv_pos / p_.page_size];
     return page * page_stride + kv_pos % p_.page_size * row_stride;
@@ -118,14 +114,14 @@ class HostAttention {
                return (void)pair, (void)d, x;
              });
   }
-  void read_k(const RequestRecord& r, const HookContext& c, std::vector<float>& k) const {
+  void read_k(const WorkItem& r, const HookContext& c, std::vector<float>& k) const {
     read_row(p_.k, kv_row(r, c.kv_pos, p_.k_page_stride, p_.k_row_stride) + c.kv_head * p_.k_head_stride, p_.kv_dtype,
              Hooks::key_pair, k, [&](float x, float pair, int d) -> float {
                if constexpr (Hooks::has_key_transform) return host_round(p_.kv_dtype, hooks_.key_transform(x, pair, d, c));
                return (void)pair, (void)d, x;
              });
   }
-  void read_v(const RequestRecord& r, const HookContext& c, std::vector<float>& v) const {
+  void read_v(const WorkItem& r, const HookContext& c, std::vector<float>& v) const {
     read_row(p_.v, kv_row(r, c.kv_pos, p_.v_page_stride, p_.v_row_stride) + c.kv_head * p_.v_head_stride, p_.kv_dtype,
              Hooks::value_pair, v, [&](float x, float pair, int d) -> float {
                if constexpr (Hooks::has_value_transform) return host_round(p_.kv_dtype, hooks_.value_transform(x, pair, d, c));
@@ -134,31 +130,31 @@ class HostAttention {
   }
 
   void run_row(const WorkItem& item, int kv_head, int row) const {
-    const RequestRecord& r = request(item.request);
-    HookContext c = context_of(item.request, item.row_begin, row, kv_head);
-    HookContext kv = {item.request, kv_head * p_.group, kv_head, -1, -1, -1, r.qo_len, r.kv_len};
+    HookContext c = context_of(item, row, kv_head);
+    HookContext kv = {item.request, kv_head * p_.group, kv_head, -1, -1, -1, item.qo_len, item.kv_len};
     std::vector<float> q(p_.head_dim), x(p_.head_dim);
     read_q(c, q);
     State state;
     state.o.assign(p_.head_dim, 0.0f);
     for (int t = item.tile_begin; t < item.tile_end; ++t) {
       const int64_t start = int64_t(t >= item.gap_begin ? t + item.gap_tiles : t) * p_.tile_kv;
-      for (int64_t kv_pos = start; kv_pos < start + p_.tile_kv && kv_pos < r.kv_len; ++kv_pos) {
+      for (int64_t kv_pos = start; kv_pos < start + p_.tile_kv && kv_pos < item.kv_len; ++kv_pos) {
         if (!host_keeps(header_.mask, c.q_pos, kv_pos)) continue;
         c.kv_pos = kv.kv_pos = static_cast<int>(kv_pos);
-        read_k(r, kv, x);
+        read_k(item, kv, x);
         float logit = 0;
         for (int d = 0; d < p_.head_dim; ++d) logit += q[d] * x[d];
         logit *= p_.sm_scale;
         if constexpr (Hooks::has_logits_transform) logit = hooks_.logits_transform(logit, c);
         if constexpr (Hooks::has_logits_mask)
           if (!hooks_.logits_mask(logit, c)) continue;
-        read_v(r, kv, x);
+        read_v(item, kv, x);
         add_key(state, logit, x);
       }
     }
     c.kv_pos = -1;
-    if (item.partial < 0)
+    if (item.join > 0) join(state, item, row);
+    if (item.partial < 0 || item.join > 0)
       write_row(c, state);
     else
       write_partial(item.partial, row, state);
@@ -214,11 +210,9 @@ class HostAttention {
                                               : (state.max + std::log(state.sum)) * 1.4426950408889634f;
   }
 
-  void merge_row(const MergeRecord& record, int row) const {
-    State state;
-    state.o.assign(p_.head_dim, 0.0f);
-    for (int s = 0; s < record.num_partials; ++s) {
-      const int64_t slot_row = int64_t(record.first_partial + s) * p_.tile_rows + row;
+  void join(State& state, const WorkItem& item, int row) const {
+    for (int slot = item.partial; slot < item.partial + item.join; ++slot) {
+      const int64_t slot_row = int64_t(slot) * p_.tile_rows + row;
       const float lse = p_.partial_lse[slot_row] * 0.6931471805599453f;
       if (lse == -std::numeric_limits<float>::infinity()) continue;
       float weight = 1;
@@ -234,7 +228,6 @@ class HostAttention {
       }
       for (int d = 0; d < p_.head_dim; ++d) state.o[d] += weight * p_.partial_o[slot_row * p_.head_dim + d];
     }
-    write_row(context_of(record.request, record.row_begin, row, record.kv_head), state);
   }
 
   const AttentionParams& p_;

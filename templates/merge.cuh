@@ -1,11 +1,15 @@
-// Partial states: writing one, and merging all of a (request, query tile, kv head) in slot order.
+// Partial states: publishing one, and joining all of a (request, query tile, kv head) in slot order.
 //
-// A slot holds o (normalised) and lse in the log2 domain, f32. Whoever writes last merges: every
-// writer fences and counts; the one that counts num_partials - 1 reads all slots, its own too,
-// in slot order. So the sum's order, and with it every bit, is the same whoever came last. It
-// also sets the counter back to zero, because a graph replays without a memset.
+// A slot holds o (normalised) and lse in the log2 domain, f32. Between launches every word of every
+// slot is kEmptyWord. A piece publishes by plain stores; the last piece of the stream polls each word
+// until it is not empty, and puts kEmptyWord back, so that a graph replays without a memset. No fence
+// and no counter: on an H200 they were three of the round trips that a short launch waited for.
+// The sum's order, and with it every bit, is that of the slots.
 //   state(I u J): M = max lse2, w = 2^(lse2 - M), o = sum(w o) / sum(w), lse2 = M + log2(sum w).
-// An empty slot has lse2 = -inf and weighs nothing; if all are empty o = 0 and lse = -inf.
+// An empty state has lse2 = -inf and weighs nothing; if all are empty o = 0 and lse = -inf.
+//
+// Nobody waits for a CTA of a higher number, and the hardware starts CTAs in the order of their
+// numbers; so whoever is waited for is running or has finished, whatever else the GPU does.
 #pragma once
 
 #include "templates/softmax.cuh"
@@ -38,173 +42,121 @@ HEDDLE_DEVICE void store_lse(const AttentionParams& p, const HookContext& contex
   if (p.lse) p.lse[context.q_row * p.lse_row_stride + context.qo_head * p.lse_head_stride] = lse;
 }
 
-// All threads of the CTA, after every thread has stored its piece of the slot. True for the last
-// arriver; its threads may then read all slots of the record.
-HEDDLE_DEVICE bool arrive_last(const AttentionParams& p, int merge, int num_partials, int* flag) {
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    const bool last = atomicAdd(p.counters + merge, 1u) == num_partials - 1u;
-    if (last) p.counters[merge] = 0;
-    *flag = last;
-  }
-  __syncthreads();
-  const bool last = *flag;
-  if (last) __threadfence();
-  return last;
+// --- words of a slot ------------------------------------------------------------------------
+
+HEDDLE_DEVICE bool is_empty(float x) { return __float_as_uint(x) == kEmptyWord; }
+HEDDLE_DEVICE bool is_empty(float2 x) { return is_empty(x.x) || is_empty(x.y); }
+HEDDLE_DEVICE bool is_empty(float4 x) { return is_empty(x.x) || is_empty(x.y) || is_empty(x.z) || is_empty(x.w); }
+
+// Polls until something has been published.
+template <class Words>
+HEDDLE_DEVICE Words await(const Words* slot) {
+  Words x = load_relaxed(slot);
+  while (is_empty(x)) x = load_relaxed(slot);
+  return x;
 }
 
-// Tall tiles: rows enough for every thread to merge its own columns alone, in few registers.
-template <class Spec, class Hooks>
-HEDDLE_DEVICE void merge_tall(const AttentionParams& p, const WorkList& work, int merge,
-                                  const Hooks& hooks) {
-  constexpr int kColumns = Spec::kHeadDim / 4;
-  const MergeRecord record = work.merges[merge];
-  const RequestRecord request = work.requests[record.request];
-  WorkItem item{};
-  item.request = record.request;
-  item.row_begin = record.row_begin;
-  item.num_rows = record.num_rows;
-  const int64_t slot_rows = Spec::kTile.rows;
-  for (int i = threadIdx.x; i < record.num_rows * kColumns; i += blockDim.x) {
-    const int row = i / kColumns, column = i % kColumns * 4;
-    const float* lse2 = p.partial_lse + record.first_partial * slot_rows + row;
-    const float* o = p.partial_o + (record.first_partial * slot_rows + row) * Spec::kHeadDim + column;
-    float top = negative_infinity();
+// Another NaN where it would look empty; arithmetic never gives that one, a hook's own bits could.
+HEDDLE_DEVICE float not_empty(float x) { return is_empty(x) ? __uint_as_float(0x7fffffffu) : x; }
+HEDDLE_DEVICE void publish(float* to, float x) { store_relaxed(to, not_empty(x)); }
+HEDDLE_DEVICE void publish(float2* to, float2 x) { store_relaxed(to, float2{not_empty(x.x), not_empty(x.y)}); }
+HEDDLE_DEVICE void publish(float4* to, float4 x) {
+  store_relaxed(to, float4{not_empty(x.x), not_empty(x.y), not_empty(x.z), not_empty(x.w)});
+}
+
+HEDDLE_DEVICE void put_back_empty(float* to) { store_relaxed(to, __uint_as_float(kEmptyWord)); }
+HEDDLE_DEVICE void put_back_empty(float2* to) {
+  const float empty = __uint_as_float(kEmptyWord);
+  store_relaxed(to, float2{empty, empty});
+}
+HEDDLE_DEVICE void put_back_empty(float4* to) {
+  const float empty = __uint_as_float(kEmptyWord);
+  store_relaxed(to, float4{empty, empty, empty, empty});
+}
+
+// --- joining --------------------------------------------------------------------------------
+
+// What a row's state is in a slot, from its running max and sum.
+template <class Hooks>
+HEDDLE_DEVICE float slot_scale(float sum) {
+  return !Hooks::use_softmax ? 1.0f : sum == 0.0f ? 0.0f : 1.0f / sum;
+}
+template <class Hooks>
+HEDDLE_DEVICE float slot_lse2(float max2, float sum) {
+  return sum == 0.0f ? negative_infinity() : (Hooks::use_softmax ? max2 : 0.0f) + __log2f(sum);
+}
+
+// Four columns of one row over the states that have been added, as finish_row() wants them.
+template <class Hooks>
+struct JoinedState {
+  float max2 = negative_infinity();
+  float sum = 0.0f;
+  float4 o = {0.0f, 0.0f, 0.0f, 0.0f};
+
+  // Before states of at most `top` are added.
+  HEDDLE_DEVICE void raise(float top) {
+    if constexpr (!Hooks::use_softmax) return;
+    const float to = fmaxf(max2, top);
+    const float factor = to == negative_infinity() ? 1.0f : exp2_approx(max2 - to);
+    max2 = to;
+    sum *= factor;
+    o = o * factor;
+  }
+  HEDDLE_DEVICE void add(float lse2, float4 x) {
     if constexpr (Hooks::use_softmax) {
-#pragma unroll 4
-      for (int s = 0; s < record.num_partials; ++s) top = fmaxf(top, load_cg(lse2 + s * slot_rows));
+      const float weight = exp2_approx(lse2 - (max2 == negative_infinity() ? 0.0f : max2));
+      sum += weight;
+      o = o + x * weight;
+    } else {
+      if constexpr (kCountsKeys<Hooks>) sum += exp2_approx(lse2);
+      o = o + x;
     }
-    const float base = top == negative_infinity() ? 0.0f : top;
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-    float weight = 0.0f;
-#pragma unroll 4
-    for (int s = 0; s < record.num_partials; ++s) {
-      float w = 1.0f;
-      if constexpr (Hooks::use_softmax) w = exp2_approx(load_cg(lse2 + s * slot_rows) - base);
-      const float4 x =
-          load_cg(reinterpret_cast<const float4*>(o + s * slot_rows * Spec::kHeadDim));
-      sum = sum + x * w;
-      weight += kCountsKeys<Hooks> ? exp2_approx(load_cg(lse2 + s * slot_rows)) : w;
-    }
-    const HookContext context =
-        row_info<Spec::kGroup>(work.header->mask, item, request, record.kv_head, row).context;
-    const RowResult<Hooks> result = finish_row(base, weight, context, hooks);
-    store_output<Spec>(p, context, column, sum * result.scale, result.lse, hooks);
-    if (column == 0 && Hooks::use_softmax) store_lse(p, context, result.lse);
   }
-}
-
-inline constexpr int kMergeBlock = kWarpSize;  // slots whose weights are in shared memory at once
-
-// Max and sum of one row's weights over all slots, by one warp. Lanes take every 32nd slot.
-struct RowTotal {
-  float base;
-  float weight;
-};
-HEDDLE_DEVICE RowTotal row_total(const float* lse2, int num_partials, int64_t slot_rows) {
-  const int lane = lane_index();
-  float top = negative_infinity();
-#pragma unroll 1
-  for (int s = lane; s < num_partials; s += kWarpSize) top = fmaxf(top, load_cg(lse2 + s * slot_rows));
-  for (int step = kWarpSize / 2; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(kFullMask, top, step));
-  const float base = top == negative_infinity() ? 0.0f : top;
-  float weight = 0.0f;
-#pragma unroll 1
-  for (int s = lane; s < num_partials; s += kWarpSize)
-    weight += exp2_approx(load_cg(lse2 + s * slot_rows) - base);
-  for (int step = kWarpSize / 2; step > 0; step /= 2) weight += __shfl_xor_sync(kFullMask, weight, step);
-  return {base, weight};
-}
-
-// Scratch in shared memory; free of other uses while partials are merged.
-template <int kRows>
-struct MergeSmem {
-  RowTotal total[kRows];
-  float weight[kRows][kMergeBlock];
 };
 
-// Weights of slots [first, first + kMergeBlock) for all rows, one warp a row.
+// Adds the slots that an item joins. Every word of o has one reader, who empties it; words of lse
+// have several: empty_lse() after a CTA barrier.
 template <class Spec, class Hooks>
-HEDDLE_DEVICE void share_weights(MergeSmem<Spec::kTile.rows>& smem, const AttentionParams& p,
-                                 const MergeRecord& record, int first) {
-  const int64_t slot_rows = Spec::kTile.rows;
-  const int lane = lane_index();
+HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p, const WorkItem& item, int row,
+                             int column) {
+  constexpr int kAhead = 8;  // slots under way: a round trip is 0.7 us
+  const int count = item.join;
+  const int64_t first_row = item.partial * int64_t(Spec::kTile.rows) + row;
+  const float* lse2 = p.partial_lse + first_row;
+  float* o = p.partial_o + first_row * Spec::kHeadDim + column;
 #pragma unroll 1
-  for (int row = warp_index(); row < record.num_rows; row += Spec::kTile.warps) {
-    const float* lse2 = p.partial_lse + record.first_partial * slot_rows + row;
-    if ((Hooks::use_softmax || kCountsKeys<Hooks>) && first == 0) {
-      const RowTotal total = row_total(lse2, record.num_partials, slot_rows);
-      if (lane == 0) smem.total[row] = total;
-      __syncwarp();
+  for (int begin = 0; begin < count; begin += kAhead) {
+    float weight2[kAhead];
+    float4 x[kAhead];
+    const auto ask = [&](int i) {
+      weight2[i] = load_relaxed(lse2 + int64_t(begin + i) * Spec::kTile.rows);
+      x[i] = load_relaxed(reinterpret_cast<const float4*>(o + int64_t(begin + i) * Spec::kTile.rows * Spec::kHeadDim));
+    };
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (begin + i < count) ask(i);
+    float top = negative_infinity();
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + i >= count) continue;
+      while (is_empty(weight2[i]) || is_empty(x[i])) ask(i);
+      put_back_empty(reinterpret_cast<float4*>(o + int64_t(begin + i) * Spec::kTile.rows * Spec::kHeadDim));
+      top = fmaxf(top, weight2[i]);
     }
-    const int s = first + lane;
-    float weight = s < record.num_partials ? 1.0f : 0.0f;
-    if (Hooks::use_softmax && s < record.num_partials)
-      weight = exp2_approx(load_cg(lse2 + s * slot_rows) - smem.total[row].base);
-    smem.weight[row][lane] = weight;
+    state.raise(top);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (begin + i < count) state.add(weight2[i], x[i]);
   }
 }
 
-template <class Spec, class Hooks>
-HEDDLE_DEVICE float4 weighted_sum(const MergeSmem<Spec::kTile.rows>& smem, const AttentionParams& p,
-                                  const MergeRecord& record, int first, int row, int column) {
-  const int64_t stride = int64_t(Spec::kTile.rows) * Spec::kHeadDim;
-  const float* o = p.partial_o + (record.first_partial + first) * stride + row * Spec::kHeadDim + column;
-  const int slots = min_of(kMergeBlock, record.num_partials - first);
-  constexpr int kMergeAhead = 8;  // loads under way: a round trip is 0.7 us
-  float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+// All threads, after all have read the slots that `item` joins.
+template <class Spec>
+HEDDLE_DEVICE void empty_lse(const AttentionParams& p, const WorkItem& item) {
 #pragma unroll 1
-  for (int begin = 0; begin < slots; begin += kMergeAhead) {
-    float4 x[kMergeAhead];
-#pragma unroll
-    for (int i = 0; i < kMergeAhead; ++i)
-      if (begin + i < slots) x[i] = load_cg(reinterpret_cast<const float4*>(o + (begin + i) * stride));
-#pragma unroll
-    for (int i = 0; i < kMergeAhead; ++i)
-      if (begin + i < slots) sum = sum + x[i] * smem.weight[row][begin + i];
-  }
-  return sum;
-}
-
-// Few rows, many slots: weights once a row, then many loads under way. All threads.
-template <class Spec, class Hooks>
-HEDDLE_DEVICE void merge_flat(MergeSmem<Spec::kTile.rows>& smem, const AttentionParams& p, const WorkList& work,
-                                  int merge, const Hooks& hooks) {
-  constexpr int kColumns = Spec::kHeadDim / 4;
-  constexpr int kThreads = Spec::kTile.warps * kWarpSize;
-  constexpr int kPieces = (Spec::kTile.rows * kColumns + kThreads - 1) / kThreads;
-  const MergeRecord record = work.merges[merge];
-  const RequestRecord request = work.requests[record.request];
-  WorkItem item{};
-  item.request = record.request;
-  item.row_begin = record.row_begin;
-  item.num_rows = record.num_rows;
-#pragma unroll 1
-  for (int piece = 0; piece < kPieces; ++piece) {
-    const int i = piece * kThreads + threadIdx.x;
-    const int row = i / kColumns, column = i % kColumns * 4;
-    const bool mine = row < record.num_rows;
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 1
-    for (int first = 0; first < record.num_partials; first += kMergeBlock) {
-      if (piece == 0 || record.num_partials > kMergeBlock) {
-        __syncthreads();  // the last block's weights have been read
-        share_weights<Spec, Hooks>(smem, p, record, first);
-        __syncthreads();
-      }
-      if (mine) sum = sum + weighted_sum<Spec, Hooks>(smem, p, record, first, row, column);
-    }
-    if (!mine) continue;
-    const RowTotal total =
-        Hooks::use_softmax || kCountsKeys<Hooks> ? smem.total[row] : RowTotal{0.0f, 1.0f};
-    const HookContext context =
-        row_info<Spec::kGroup>(work.header->mask, item, request, record.kv_head, row).context;
-    const RowResult<Hooks> result = finish_row(total.base, total.weight, context, hooks);
-    store_output<Spec>(p, context, column, sum * result.scale, result.lse, hooks);
-    if (column == 0 && Hooks::use_softmax) store_lse(p, context, result.lse);
-  }
-  __syncthreads();  // the scratch is free again
+  for (int i = threadIdx.x; i < item.join * Spec::kTile.rows; i += blockDim.x)
+    if (i % Spec::kTile.rows < item.num_rows)
+      put_back_empty(p.partial_lse + item.partial * int64_t(Spec::kTile.rows) + i);
 }
 
 }  // namespace heddle

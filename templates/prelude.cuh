@@ -19,8 +19,8 @@ inline constexpr int kChunkElements = 8;
 HEDDLE_DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
 HEDDLE_DEVICE int lane_index() { return threadIdx.x % kWarpSize; }
 HEDDLE_DEVICE int warp_index() { return threadIdx.x / kWarpSize; }
-HEDDLE_DEVICE int min_of(int a, int b) { return a < b ? a : b; }
-HEDDLE_DEVICE int max_of(int a, int b) { return a > b ? a : b; }
+HEDDLE_DEVICE constexpr int min_of(int a, int b) { return a < b ? a : b; }
+HEDDLE_DEVICE constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
 HEDDLE_DEVICE float exp2_approx(float x) {
   float y;
@@ -126,19 +126,39 @@ HEDDLE_DEVICE void wait_for_predecessor() {
 #endif
 }
 
-// Partials are written by other CTAs during the launch: read past L1.
-HEDDLE_DEVICE float load_cg(const float* p) {
+// Brings a line into L2, the point where all of the device agrees: harmless even if it is written later.
+HEDDLE_DEVICE void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+// Words that CTAs pass to each other during a launch.
+HEDDLE_DEVICE float load_relaxed(const float* p) {
   float x;
-  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
+  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
   return x;
 }
-HEDDLE_DEVICE float4 load_cg(const float4* p) {
+HEDDLE_DEVICE float2 load_relaxed(const float2* p) {
+  float2 x;
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(p) : "memory");
+  return x;
+}
+HEDDLE_DEVICE float4 load_relaxed(const float4* p) {
   float4 x;
-  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
                : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
                : "l"(p)
                : "memory");
   return x;
+}
+HEDDLE_DEVICE void store_relaxed(float* p, float x) {
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(p), "f"(x) : "memory");
+}
+HEDDLE_DEVICE void store_relaxed(float2* p, float2 x) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1,%2};" ::"l"(p), "f"(x.x), "f"(x.y) : "memory");
+}
+HEDDLE_DEVICE void store_relaxed(float4* p, float4 x) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+               : "memory");
 }
 
 }  // namespace heddle

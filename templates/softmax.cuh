@@ -28,20 +28,19 @@ struct RowInfo {
 // Packed row -> its place in the batch. Rows past the tile's end repeat its last row: their
 // results are dropped, but hooks must never see an index out of range.
 template <int kGroup>
-HEDDLE_DEVICE RowInfo row_info(const MaskBounds& mask, const WorkItem& item,
-                               const RequestRecord& request, int kv_head, int row) {
+HEDDLE_DEVICE RowInfo row_info(const MaskBounds& mask, const WorkItem& item, int kv_head, int row) {
   const int packed = item.row_begin + min_of(row, item.num_rows - 1);
   const int token = packed / kGroup;
   RowInfo info;
   info.context = {item.request,
                   kv_head * kGroup + packed % kGroup,
                   kv_head,
-                  request.kv_len - request.qo_len + token,
+                  item.kv_len - item.qo_len + token,
                   -1,
-                  request.qo_begin + token,
-                  request.qo_len,
-                  request.kv_len};
-  info.keys = key_range(mask, info.context.q_pos, request.kv_len);
+                  item.qo_begin + token,
+                  item.qo_len,
+                  item.kv_len};
+  info.keys = key_range(mask, info.context.q_pos, item.kv_len);
   return info;
 }
 

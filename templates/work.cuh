@@ -6,28 +6,17 @@
 
 namespace heddle {
 
-// One CTA's part of a pipeline's work list.
+// One CTA's part of a pipeline's work list. A grid has as many CTAs as its section of the plan.
 struct WorkList {
   const PlanHeader* header;
   const WorkItem* items;
-  const MergeRecord* merges;
-  const RequestRecord* requests;
   int begin, end;  // this CTA's items
 
-  HEDDLE_DEVICE WorkList(const uint8_t* plan, Pipeline pipeline) {
-    header = reinterpret_cast<const PlanHeader*>(plan);
-    const PlanSection& section = header->section[static_cast<int>(pipeline)];
-    items = reinterpret_cast<const WorkItem*>(plan + section.items_offset);
-    merges = reinterpret_cast<const MergeRecord*>(plan + section.merges_offset);
-    requests = reinterpret_cast<const RequestRecord*>(plan + header->requests_offset);
-    // A plan for fewer CTAs than the grid has is legal; the others have nothing to do.
-    const int cta = blockIdx.x;
-    const int* cta_begin = reinterpret_cast<const int*>(plan + section.cta_begin_offset);
-    begin = end = 0;
-    if (cta < section.num_ctas) {
-      begin = cta_begin[cta];
-      end = cta_begin[cta + 1];
-    }
+  HEDDLE_DEVICE WorkList(const AttentionParams& p, Pipeline pipeline) {
+    header = reinterpret_cast<const PlanHeader*>(p.plan);
+    begin = p.cta_begin[blockIdx.x];
+    end = p.cta_begin[blockIdx.x + 1];
+    items = reinterpret_cast<const WorkItem*>(p.plan + header->section[static_cast<int>(pipeline)].items_offset);
   }
 };
 
@@ -40,6 +29,9 @@ struct KeyRange {
   }
   HEDDLE_DEVICE bool contains_all(int begin, int end) const {
     return (begin >= lo && end <= hi) || end <= sink;
+  }
+  HEDDLE_DEVICE bool contains_some(int begin, int end) const {
+    return max_of(begin, lo) < min_of(end, hi) || begin < sink;
   }
 };
 
@@ -60,14 +52,27 @@ HEDDLE_DEVICE KeyRange key_range(const MaskBounds& mask, int q_pos, int kv_len) 
   return range;
 }
 
-// What some row of the tile sees, given its first and last token's positions. Bounds grow with
-// q_pos, so the two ends decide.
-HEDDLE_DEVICE KeyRange seen_by_some(const MaskBounds& mask, int first, int last, int kv_len) {
-  const KeyRange low = key_range(mask, first, kv_len), high = key_range(mask, last, kv_len);
+// Position of an item's first and last token.
+template <int kGroup>
+HEDDLE_DEVICE int first_q_pos(const WorkItem& item) {
+  return item.kv_len - item.qo_len + item.row_begin / kGroup;
+}
+template <int kGroup>
+HEDDLE_DEVICE int last_q_pos(const WorkItem& item) {
+  return item.kv_len - item.qo_len + (item.row_begin + item.num_rows - 1) / kGroup;
+}
+
+// What some row, or every row, of an item sees. Bounds grow with q_pos, so its two ends decide.
+template <int kGroup>
+HEDDLE_DEVICE KeyRange seen_by_some(const MaskBounds& mask, const WorkItem& item) {
+  const KeyRange low = key_range(mask, first_q_pos<kGroup>(item), item.kv_len);
+  const KeyRange high = key_range(mask, last_q_pos<kGroup>(item), item.kv_len);
   return {low.lo, high.hi, high.sink};
 }
-HEDDLE_DEVICE KeyRange seen_by_all(const MaskBounds& mask, int first, int last, int kv_len) {
-  const KeyRange low = key_range(mask, first, kv_len), high = key_range(mask, last, kv_len);
+template <int kGroup>
+HEDDLE_DEVICE KeyRange seen_by_all(const MaskBounds& mask, const WorkItem& item) {
+  const KeyRange low = key_range(mask, first_q_pos<kGroup>(item), item.kv_len);
+  const KeyRange high = key_range(mask, last_q_pos<kGroup>(item), item.kv_len);
   return {high.lo, low.hi, low.sink};
 }
 
@@ -82,15 +87,16 @@ template <int kTileKv, int kGroup>
 class LoadCursor {
  public:
   HEDDLE_DEVICE explicit LoadCursor(const WorkList& work)
-      : items_(work.items), requests_(work.requests), mask_(&work.header->mask), next_item_(work.begin), end_(work.end) {
+      : items_(work.items), mask_(&work.header->mask), next_item_(work.begin), end_(work.end) {
     enter_next_item();
   }
   HEDDLE_DEVICE bool done() const { return done_; }
   HEDDLE_DEVICE int start() const { return tile_start<kTileKv>(item_, tile_); }
   HEDDLE_DEVICE int kv_head() const { return kv_head_; }
-  HEDDLE_DEVICE int64_t kv_offset() const { return request_.kv_offset; }
+  HEDDLE_DEVICE const WorkItem& item() const { return item_; }
+  HEDDLE_DEVICE bool begins_head() const { return tile_ == item_.tile_begin; }
   // Keys that no row of the tile sees are not read at all.
-  HEDDLE_DEVICE bool visible(int kv_pos) const { return seen_.contains(kv_pos); }
+  HEDDLE_DEVICE const KeyRange& seen() const { return seen_; }
 
   HEDDLE_DEVICE void advance() {
     if (++tile_ < item_.tile_end) return;
@@ -109,27 +115,21 @@ class LoadCursor {
       item_ = items_[next_item_++];
     } while (item_.tile_begin >= item_.tile_end);
     done_ = false;
-    request_ = requests_[item_.request];
     tile_ = item_.tile_begin;
     kv_head_ = item_.kv_head_begin;
-    const int base = request_.kv_len - request_.qo_len;
-    const int first = base + item_.row_begin / kGroup;
-    const int last = base + (item_.row_begin + item_.num_rows - 1) / kGroup;
-    seen_ = seen_by_some(*mask_, first, last, request_.kv_len);
+    seen_ = seen_by_some<kGroup>(*mask_, item_);
   }
 
   // Own copies: a reference to a sibling member would keep the whole kernel state in local memory.
   const WorkItem* items_;
-  const RequestRecord* requests_;
   const MaskBounds* mask_;
   WorkItem item_;
-  RequestRecord request_;
   KeyRange seen_;
   int next_item_, end_, kv_head_, tile_;
   bool done_;
 };
 
-// Where K and V rows lie. A row id is a page id, or nothing when ragged.
+// Where K and V rows lie, in elements. A row id is a page id, or nothing when ragged.
 template <int kPageSize>
 struct KvAddress {
   static HEDDLE_DEVICE int row_id(const AttentionParams& p, int64_t kv_offset, int kv_pos, bool visible) {

@@ -174,7 +174,7 @@ TEST_CASE("lse and the maxima's own batch are optional: no lse, exact maxima", "
   CHECK(workspace.plan_bytes().empty());
   plan_and_run(attention, workspace, problem);
   CHECK(problem.judge().ok);
-  CHECK(workspace.plan_bytes().size() == workspace.summary().copy_bytes);
+  CHECK(workspace.plan_bytes().size() == workspace.summary().plan_bytes);
   for (const std::uint32_t bits : problem.lse_bits()) CHECK(bits == 0x7fc00123u);
 }
 

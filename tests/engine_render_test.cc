@@ -300,7 +300,7 @@ TEST_CASE("an attention sink joins once, however a request is cut", "[engine][re
     VariantStep again(engine, attention, {{1, 20, 1, 3}, {4000, 600, 0, 1}});
     CHECK(again.run(attention, {{"value", value}}).problem() == "");
     CHECK(again.summary().partials[0] > 0);
-    CHECK(again.summary().merges[0] > 0);
+    CHECK(again.summary().joins[0] > 0);
   }
 }
 

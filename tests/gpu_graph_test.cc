@@ -103,7 +103,7 @@ TEST_CASE("graph: one capture serves 200 random batches, bit-equal to a fresh pl
       c.stream.synchronize();
       const Bits replay = read(c, rows);
       CHECK(c.query.rest_untouched(rows));
-      c.graph.launch(c.stream.get());  // the same plan again: counters have reset themselves
+      c.graph.launch(c.stream.get());  // the same plan again: its slots are empty again
       c.stream.synchronize();
       const Bits again = read(c, rows);
       c.attention.plan(batch.batch(), c.fresh, c.stream.get());

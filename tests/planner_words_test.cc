@@ -56,7 +56,7 @@ TEST_CASE("explain: a long request is cut, a short one is not", "[planner][expla
         "the decode pipeline runs it. Its 1 query tile of up to 16 rows for each of 8 kv heads make 8 streams. With no "
         "declared mask they visit 16384 of 16384 KV tiles of 64 keys. All work lies in one row, of which each of the 132 "
         "CTAs takes at most 389.5 KV tiles of time; this request is worth 42.26 such shares. Borders between CTAs cut 8 of "
-        "its 8 streams, into 6 to 7 pieces each, of 6 to 388 KV tiles; the last CTA to finish a stream merges its pieces "
+        "its 8 streams, into 6 to 7 pieces each, of 6 to 388 KV tiles; the CTA with the last piece merges them all "
         "in the order of the keys. It is 50 items of the work list on 43 CTAs (CTA 0 to 42), 50 of them pieces.");
   const std::string last = explained(named_config(), qo, kv, 255);
   CHECK_THAT(last, contains("so nothing was cut and nothing is merged. It is 1 item of the work list on 1 CTA (CTA 131)."));
@@ -78,7 +78,7 @@ TEST_CASE("explain: masks, empty requests and absent pipelines", "[planner][expl
   CHECK_THAT(explained(named_config(), {100}, {100}, 0, {.causal = 1}),
              contains("400 packed rows, more than 16, so the append pipeline runs it. Its 4 query tiles of up to 128 rows"));
   CHECK_THROWS_WITH(explained(named_config(), {1}, {50}, 1), "The plan has no request 1; it has 1 of them, counted from 0.");
-  CHECK_THROWS_WITH(explain(named_config(), {}, 0), "A plan of 0 bytes has no header; it takes at least 128.");
+  CHECK_THROWS_WITH(explain(named_config(), {}, 0), "A plan of 0 bytes has no header; it takes at least 64.");
 }
 
 TEST_CASE("draw_svg: one bar a CTA, a colour a request, pieces outlined", "[planner][draw]") {
@@ -86,9 +86,10 @@ TEST_CASE("draw_svg: one bar a CTA, a colour a request, pieces outlined", "[plan
   Planned planned = plan_of(named_config(), qo, kv);
   const std::string svg = draw_svg(named_config(), planned.bytes.span());
   CHECK(is_well_formed(svg));
-  CHECK(count(svg, "class=\"piece\"") == planned.summary.partials[0] + planned.summary.partials[1] + 1);  // + legend
-  CHECK_THAT(svg, contains(fmt::format("decode: {} items on 132 CTAs, {} merges, busiest CTA {:.3f} of the mean",
-                                       planned.summary.items[0], planned.summary.merges[0],
+  CHECK(count(svg, "class=\"piece\"") == planned.summary.partials[0] + planned.summary.partials[1] +
+                                            planned.summary.joins[0] + planned.summary.joins[1] + 1);  // + legend
+  CHECK_THAT(svg, contains(fmt::format("decode: {} items on 132 CTAs, {} cut streams, busiest CTA {:.3f} of the mean",
+                                       planned.summary.items[0], planned.summary.joins[0],
                                        planned.summary.max_over_mean[0])));
   CHECK_THAT(svg, contains("append: "));
   CHECK_THAT(svg, contains("0: qo_len 1, kv_len 40000"));

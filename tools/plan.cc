@@ -111,10 +111,10 @@ void print_summary(const Input& input, const PlanSummary& summary, const Workspa
     const int p = static_cast<int>(pipeline);
     if (summary.items[p] == 0) continue;
     fmt::print(
-        "{:<7} {:>7} items on {} CTAs, {} of them parts of a split, {} merges; busiest CTA over "
+        "{:<7} {:>7} items on {} CTAs, {} of them pieces of {} cut streams; busiest CTA over "
         "mean {:.3f}\n",
         name_of(pipeline), summary.items[p], input.config.of(pipeline).num_ctas,
-        summary.partials[p], summary.merges[p], summary.max_over_mean[p]);
+        summary.partials[p], summary.joins[p], summary.max_over_mean[p]);
   }
   fmt::print("copied {} bytes; workspace {:.1f} MB; host time {:.1f} us\n", summary.copy_bytes,
              double(layout.total_bytes) / 1e6, host_us);
@@ -135,7 +135,7 @@ int run(const Input& input, int page_size, const std::string& svg, int explained
   if (!svg.empty()) write_text_file(svg, draw_svg(input.config, bytes));
   write_json(json, {{"items", sum(summary.items)},
                     {"partials", sum(summary.partials)},
-                    {"merges", sum(summary.merges)},
+                    {"cut_streams", sum(summary.joins)},
                     {"max_over_mean", worst_balance(summary)},
                     {"copy_bytes", summary.copy_bytes},
                     {"workspace_bytes", planner.layout().total_bytes},
