@@ -176,6 +176,23 @@ class Run(Command):
         self.assertIn("of_best_peer", row)
         self.refused("bench", "--device", "cpu", "--beside", self.write("list.json", []), says="list.json has no list")
 
+    def workloads(self, *rows):
+        shape = {"kind": "decode", "qo": "3x1", "kv": [1, 40, 300], "heads": [4, 2, 64], "page": 16}
+        return self.write("workloads.json", {"workloads": [{"name": f"row{i}", **shape, **row} for i, row in enumerate(rows)]})
+
+    def test_bench_sets_variants_beside_plain_softmax(self):
+        file = self.workloads({}, {"dtype": "f16"}, {"soft_cap": 30}, {"variant": "sigmoid", "params": {"bias": -3}},
+                              {"variant": "gemma2", "params": {"window": 31}}, {"kind": "append", "causal": True})
+        rows = self.figures("bench", "--device", "cpu", "--workloads", file)["rows"]
+        self.assertEqual([row.get("plain") for row in rows], [None, None, "row0", "row0", "row0", None])
+        self.assertGreater(rows[3]["of_plain"], 0)
+
+    def test_bench_mistakes_are_sentences(self):
+        self.refused("bench", "--device", "cpu", "--only", "decod_", says="decod_")
+        self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"variant": "gema2"}), says="gemma2")
+        self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"variant": "soft_cap", "params": {"cp": 3}}),
+                     says="cap")
+
 
 class Readme(Command):
     def test_the_example_compiles(self):

@@ -54,11 +54,31 @@ TEST_CASE("workload: bytes and FLOPs count what is visible", "[tools]") {
   CHECK(only_workload(shape + R"(, "causal": true)").flops() == 4.0 * 8 * 2 * (3 + 4 + 5 + 6));
   CHECK(only_workload(shape + R"(, "causal": true, "window_left": 1)").flops() ==
         4.0 * 8 * 2 * (2 * 4));
+  // Positions 2 to 5 with a window of one key to the left: keys 1 to 5.
+  CHECK(only_workload(shape + R"(, "window_left": 1)").kv_bytes() == 2.0 * (5 * 2 * 8));
+}
+
+TEST_CASE("workload: a variant's declared mask decides what is counted", "[tools]") {
+  Engine engine({.device = DeviceKind::cpu});
+  const std::string shape = R"("qo": [1], "kv": [4096], "heads": [2, 1, 8], "page": 0, )";
+  Workload w = only_workload(shape + R"("variant": "gemma2", "params": {"window": 1023})");
+  settle_variant(engine, w);
+  CHECK(w.kv_bytes() == 2.0 * (1024 * 2 * 8));
+  CHECK(!w.is_plain_decode());
+  CHECK(variant_of(engine, w).variant.name == "gemma2");
+  w.mask = {.causal = 1, .window_left = 9, .sink = 4};
+  CHECK(w.flops() == 4.0 * 8 * 2 * 14);
+  w.mask.sink = 4090;  // reaches into the window
+  CHECK(w.flops() == 4.0 * 8 * 2 * 4096);
+  w.variant = "gema2";
+  CHECK_THROWS_WITH(settle_variant(engine, w), contains("gemma2"));
+  w = only_workload(shape + R"("variant": "gemma2", "params": {"windw": 3})");
+  CHECK_THROWS_WITH(settle_variant(engine, w), contains("window"));
 }
 
 TEST_CASE("workload: the built-in list is whole", "[tools]") {
   const auto workloads = read_workloads(embedded_text("tools/workloads.json"), "workloads.json");
-  CHECK(workloads.size() == 31);
+  CHECK(workloads.size() == 45);
   CHECK(workloads.at(5).name == "decode_b64_4k");
   CHECK(workloads.at(5).layers() == 2);
   CHECK(workloads.at(0).layers() == 24);
@@ -73,6 +93,11 @@ TEST_CASE("workload: a mistake names the workload and the key", "[tools]") {
       only_workload(R"("qo": [1], "kv": [1], "heads": [2, 1, 8], "page": 1, "casual": true)"),
       contains("causal"));
   CHECK_THROWS_WITH(read_workloads("[]", "w.json"), contains("w.json has no list"));
+  const std::string shape = R"("qo": [1], "kv": [1], "heads": [2, 1, 8], "page": 1, )";
+  CHECK_THROWS_WITH(only_workload(shape + R"("dtype": "f32")"), contains("bf16 or f16"));
+  CHECK_THROWS_WITH(only_workload(shape + R"("params": {"cap": 3})"), contains("without"));
+  CHECK_THROWS_WITH(only_workload(shape + R"("variant": "causal", "soft_cap": 3)"),
+                    contains("both \"variant\" and \"soft_cap\""));
 }
 
 TEST_CASE("kv_cache: whatever holds no token holds NaN", "[tools]") {
@@ -143,6 +168,16 @@ TEST_CASE("bench_report: the ratio to the best peer is above 1 where heddle is f
   CHECK(json[0]["best_peer"] == "flashinfer xqa");
   CHECK(!json[1].contains("of_best_peer"));
   CHECK(!bench_json("GPU", {}, rows)["rows"][0].contains("best_peer"));
+}
+
+TEST_CASE("bench_report: what has a plain row says how much of its bandwidth is left", "[tools]") {
+  const std::vector<BenchRow> rows{
+      {.workload = "w", .us = 10, .tbps = 4},
+      {.workload = "x", .us = 10, .tbps = 3, .plain = "w", .of_plain = 0.75}};
+  CHECK(row_json(rows[1], {})["of_plain"] == 0.75);
+  CHECK(!row_json(rows[0], {}).contains("of_plain"));
+  CHECK_THAT(plain_table(rows), contains("0.75  w"));
+  CHECK(plain_table({rows[0]}).empty());
 }
 
 TEST_CASE("bench_report: a row has the names that the peers' rows have", "[tools]") {

@@ -1,10 +1,15 @@
-// Sampled rows of a workload in double precision, straight from the definition. Knows only what a
-// workload can ask for: causal, a soft cap, a window.
+// Sampled rows of a workload in double precision: straight from the definition where it asks for no
+// more than causal, a soft cap and a window, by the reference of any variant where it names one.
+// That one wants whole requests.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <set>
 
+#include <fmt/format.h>
+
+#include "engine/reference.h"
 #include "tools/bench_data.h"
 #include "tools/half.h"
 #include "tools/parallel.h"
@@ -14,29 +19,26 @@ namespace {
 
 double larger(double a, double b) { return !(b <= a) ? b : a; }  // NaN is the largest
 
-// The keys that one row sees: [begin, end).
-struct Visible {
-  int begin = 0, end = 0;
-};
+constexpr double kMostAllowed = 2e-2;    // of means of values near 1
+constexpr double kMeanAtMost = 4;        // what those come to; sums without softmax go beyond
+constexpr double kMostOfLargest = 5e-2;  // of small outputs; rounding alone costs a tenth of that
 
-Visible visible(const Workload& w, int request, int row) {
-  const int kv_len = w.kv_lens[request], q_pos = kv_len - w.qo_lens[request] + row;
-  return {w.window_left >= 0 ? std::max(0, q_pos - w.window_left) : 0,
-          w.causal ? std::clamp(q_pos + 1, 0, kv_len) : kv_len};
+VisibleKeys keys_of(const Workload& w, int request, int row) {
+  return visible_keys(w.mask, w.qo_lens[request], w.kv_lens[request], row);
 }
 
 std::vector<double> logits_of(const BenchData& data, int request, int row, int qo_head,
-                              Visible keys) {
+                              const VisibleKeys& keys) {
   const Workload& w = data.workload();
   const int dim = w.heads.head_dim,
             kv_head = qo_head / (w.heads.num_qo_heads / w.heads.num_kv_heads);
   std::vector<float> q(dim);
-  for (int d = 0; d < dim; ++d) q[d] = bf16_to_float(data.q_row(request, row, qo_head)[d]);
+  for (int d = 0; d < dim; ++d) q[d] = to_float(data.q_row(request, row, qo_head)[d], w.dtype);
   std::vector<double> logits;
-  for (int j = keys.begin; j < keys.end; ++j) {
+  for (int j = int(keys.begin); j < keys.end; ++j) {
     const std::uint16_t* k = data.k_row(request, j, kv_head);
     double logit = 0;
-    for (int d = 0; d < dim; ++d) logit += double(q[d]) * bf16_to_float(k[d]);
+    for (int d = 0; d < dim; ++d) logit += double(q[d]) * to_float(k[d], w.dtype);
     logit /= std::sqrt(double(dim));
     logits.push_back(w.soft_cap > 0 ? w.soft_cap * std::tanh(logit / w.soft_cap) : logit);
   }
@@ -47,52 +49,119 @@ std::vector<double> output_of(const BenchData& data, int request, int row, int q
   const Workload& w = data.workload();
   const int dim = w.heads.head_dim,
             kv_head = qo_head / (w.heads.num_qo_heads / w.heads.num_kv_heads);
-  const Visible keys = visible(w, request, row);
+  const VisibleKeys keys = keys_of(w, request, row);
   std::vector<double> o(dim, 0.0);
   const std::vector<double> logits = logits_of(data, request, row, qo_head, keys);
   if (logits.empty()) return o;
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (int j = keys.begin; j < keys.end; ++j) {
+  for (int j = int(keys.begin); j < keys.end; ++j) {
     const double weight = std::exp(logits[j - keys.begin] - largest);
     const std::uint16_t* v = data.v_row(request, j, kv_head);
     sum += weight;
-    for (int d = 0; d < dim; ++d) o[d] += weight * bf16_to_float(v[d]);
+    for (int d = 0; d < dim; ++d) o[d] += weight * to_float(v[d], w.dtype);
   }
   for (double& x : o) x /= sum;
   return o;
 }
 
-double row_error(const BenchData& data, int request, int row) {
+// Adds one row of the output. `expected`: the right one, head by head.
+void compare_row(const BenchData& data, int request, int row,
+                 const std::function<std::vector<double>(int head)>& expected, OutputError& found) {
   const int heads = data.workload().heads.num_qo_heads, dim = data.workload().heads.head_dim;
-  const std::vector<std::uint16_t> found = data.read_output(request, row);
-  std::vector<double> errors(heads, 0.0);
+  const std::vector<std::uint16_t> output = data.read_output(request, row);
+  std::vector<OutputError> of_head(heads);
   parallel_for(heads, [&](int head) {
-    const std::vector<double> expected = output_of(data, request, row, head);
+    const std::vector<double> right = expected(head);
     for (int d = 0; d < dim; ++d) {
-      errors[head] = larger(
-          errors[head], std::abs(bf16_to_float(found[std::size_t(head) * dim + d]) - expected[d]));
+      const double value = to_float(output[std::size_t(head) * dim + d], data.workload().dtype);
+      of_head[head].error = larger(of_head[head].error, std::abs(value - right[d]));
+      of_head[head].largest = larger(of_head[head].largest, std::abs(right[d]));
     }
   });
-  double worst = 0;
-  for (const double error : errors) worst = larger(worst, error);
-  return worst;
+  for (const OutputError& head : of_head) {
+    found.error = larger(found.error, head.error);
+    found.largest = larger(found.largest, head.largest);
+  }
+}
+
+using RowOf = const std::uint16_t* (BenchData::*)(int request, int position, int head) const;
+
+// [count, heads, head_dim]
+std::vector<double> gather(const BenchData& data, RowOf row_of, int request, int count, int heads) {
+  const int dim = data.workload().heads.head_dim;
+  std::vector<double> values;
+  values.reserve(std::size_t(count) * heads * dim);
+  for (int i = 0; i < count; ++i) {
+    for (int head = 0; head < heads; ++head) {
+      const std::uint16_t* row = (data.*row_of)(request, i, head);
+      for (int d = 0; d < dim; ++d) values.push_back(to_float(row[d], data.workload().dtype));
+    }
+  }
+  return values;
+}
+
+// Every row of one request by the variant's reference.
+std::vector<double> reference_of(const BenchData& data, const WorkloadVariant& rule, int request) {
+  const Workload& w = data.workload();
+  const int qo_len = w.qo_lens[request], kv_len = w.kv_lens[request];
+  const std::vector<double> q =
+      gather(data, &BenchData::q_row, request, qo_len, w.heads.num_qo_heads);
+  const std::vector<double> k =
+      gather(data, &BenchData::k_row, request, kv_len, w.heads.num_kv_heads);
+  const std::vector<double> v =
+      gather(data, &BenchData::v_row, request, kv_len, w.heads.num_kv_heads);
+  const ReferenceInput input{.num_qo_heads = w.heads.num_qo_heads,
+                             .num_kv_heads = w.heads.num_kv_heads,
+                             .head_dim = w.heads.head_dim,
+                             .request = request,
+                             .qo_begin = data.batch().qo_indptr[request],
+                             .qo_len = qo_len,
+                             .kv_len = kv_len,
+                             .q = q,
+                             .k = k,
+                             .v = v};
+  return reference(data.engine(), rule.variant, rule.params, input).o;
+}
+
+void compare_request(const BenchData& data, const WorkloadVariant& rule, int request,
+                     OutputError& found) {
+  const Workload& w = data.workload();
+  const int qo_len = w.qo_lens[request], dim = w.heads.head_dim;
+  if (qo_len == 0) return;
+  const bool is_named = !w.variant.empty();
+  const std::vector<double> whole =
+      is_named ? reference_of(data, rule, request) : std::vector<double>();
+  for (const int row : std::set<int>{0, qo_len / 3, qo_len - 1}) {
+    compare_row(
+        data, request, row,
+        [&](int head) {
+          if (!is_named) return output_of(data, request, row, head);
+          const auto begin =
+              whole.begin() + (std::ptrdiff_t(row) * w.heads.num_qo_heads + head) * dim;
+          return std::vector<double>(begin, begin + dim);
+        },
+        found);
+  }
 }
 
 }  // namespace
 
-double worst_error(const BenchData& data) {
-  const Workload& w = data.workload();
-  const int last = int(w.kv_lens.size()) - 1;
-  double worst = 0;
-  for (const int request : std::set<int>{0, last / 2, last}) {
-    const int qo_len = w.qo_lens[request];
-    if (qo_len == 0) continue;
-    for (const int row : std::set<int>{0, qo_len / 3, qo_len - 1}) {
-      worst = larger(worst, row_error(data, request, row));
-    }
-  }
-  return worst;
+double OutputError::allowed() const {
+  return std::min(kMostAllowed * std::max(1.0, largest / kMeanAtMost), kMostOfLargest * largest);
+}
+
+std::string wrong_result(const OutputError& found) {
+  return fmt::format("wrong result: error {:.3g} on the sampled rows, {:.3g} is allowed",
+                     found.error, found.allowed());
+}
+
+OutputError output_error(const BenchData& data, const WorkloadVariant& rule, int num_requests) {
+  OutputError found;
+  const int last = num_requests - 1;
+  for (const int request : std::set<int>{0, last / 2, last})
+    compare_request(data, rule, request, found);
+  return found;
 }
 
 }  // namespace heddle::tools

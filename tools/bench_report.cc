@@ -11,11 +11,6 @@
 namespace heddle::tools {
 namespace {
 
-double rounded(double value, int digits) {
-  const double scale = std::pow(10.0, digits);
-  return std::round(value * scale) / scale;
-}
-
 std::optional<double> of_read(const BenchRow& row, const Ceilings& ceilings) {
   if (!ceilings.read_tbps) return std::nullopt;
   return row.tbps / *ceilings.read_tbps;
@@ -34,6 +29,18 @@ const PeerTime* peer_of(const BenchRow& row, const BestPeers* best) {
 std::string text_of(const nlohmann::json& row, const char* key) {
   const auto found = row.find(key);
   return found != row.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+}  // namespace
+
+double rounded(double value, int digits) {
+  const double scale = std::pow(10.0, digits);
+  return std::round(value * scale) / scale;
+}
+
+std::optional<double> Ceilings::read_us(double bytes) const {
+  if (!read_tbps) return std::nullopt;
+  return bytes / *read_tbps / 1e6;
 }
 
 nlohmann::ordered_json row_json(const BenchRow& row, const Ceilings& ceilings,
@@ -55,10 +62,12 @@ nlohmann::ordered_json row_json(const BenchRow& row, const Ceilings& ceilings,
     entry["best_peer_us"] = peer->us;
     entry["of_best_peer"] = rounded(peer->us / row.us, 3);
   }
+  if (!row.plain.empty()) {
+    entry["plain"] = row.plain;
+    entry["of_plain"] = rounded(row.of_plain, 3);
+  }
   return entry;
 }
-
-}  // namespace
 
 BestPeers best_peers(std::string_view json, const std::string& file) {
   const nlohmann::json root = parse_json(json, file);
@@ -103,16 +112,16 @@ std::string ceilings_line(const Ceilings& ceilings) {
 }
 
 std::string bench_head(const BestPeers* best) {
-  return fmt::format("{:<24}{:>10}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{}", "workload", "us", "TB/s",
+  return fmt::format("{:<29}{:>10}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{}", "workload", "us", "TB/s",
                      "TFLOP/s", "of read", "err", "plan us", "first s",
                      best ? "  of best peer" : "");
 }
 
 std::string bench_line(const BenchRow& row, const Ceilings& ceilings, const BestPeers* best) {
-  if (!row.not_run.empty()) return fmt::format("{:<24}not run: {}", row.workload, row.not_run);
+  if (!row.not_run.empty()) return fmt::format("{:<29}not run: {}", row.workload, row.not_run);
   const auto share = of_read(row, ceilings);
   std::string line =
-      fmt::format("{:<24}{:>10.2f}{:>8.2f}{:>9.1f}{:>9}{:>9.1e}{:>9.1f}{:>9.2f}", row.workload,
+      fmt::format("{:<29}{:>10.2f}{:>8.2f}{:>9.1f}{:>9}{:>9.1e}{:>9.1f}{:>9.2f}", row.workload,
                   row.us, row.tbps, row.tflops, share ? fmt::format("{:.2f}", *share) : "-",
                   row.err, row.plan_us, row.first_s);
   if (const PeerTime* peer = peer_of(row, best)) {
@@ -121,6 +130,19 @@ std::string bench_line(const BenchRow& row, const Ceilings& ceilings, const Best
     line += "  -";
   }
   return line;
+}
+
+std::string plain_table(const std::vector<BenchRow>& rows) {
+  std::string table;
+  for (const BenchRow& row : rows) {
+    if (row.plain.empty()) continue;
+    if (table.empty())
+      table = fmt::format("{:<29}{:>8}{:>10}  {}\n", "beside plain softmax", "TB/s", "of plain",
+                          "plain");
+    table += fmt::format("{:<29}{:>8.2f}{:>10.2f}  {}\n", row.workload, row.tbps, row.of_plain,
+                         row.plain);
+  }
+  return table;
 }
 
 }  // namespace heddle::tools

@@ -16,16 +16,20 @@ namespace heddle::tools {
 struct Ceilings {
   std::optional<double> read_tbps, matmul_tflops;
   std::string why_no_read, why_no_matmul;
+  std::optional<double> read_us(double bytes) const;  // the time of reading that much
 };
 
 struct BenchRow {
   std::string workload;
   std::string not_run;  // why; the rest is then empty
   double us = 0;        // one run(), median
+  double bytes = 0;     // that it must read and write
   double tbps = 0, tflops = 0;
-  double err = 0;      // largest error on the sampled rows
-  double plan_us = 0;  // host time of one plan()
-  double first_s = 0;  // making the Attention: compiling, or finding in the cache
+  double err = 0;       // largest error on the sampled rows
+  double plan_us = 0;   // host time of one plan()
+  double first_s = 0;   // making the Attention: compiling, or finding in the cache
+  std::string plain;    // the row of plain softmax over the same shape, where there is one, and
+  double of_plain = 0;  // the ratio of their TB/s
 };
 
 struct PeerTime {
@@ -44,6 +48,13 @@ BestPeers best_peers(std::string_view json, const std::string& file);
 nlohmann::ordered_json bench_json(const std::string& device, const Ceilings& ceilings,
                                   const std::vector<BenchRow>& rows,
                                   const BestPeers* best = nullptr);
+
+nlohmann::ordered_json row_json(const BenchRow& row, const Ceilings& ceilings,
+                                const BestPeers* best = nullptr);
+double rounded(double value, int digits);
+
+// What is left of the bandwidth of plain softmax. Empty where no row has a plain one.
+std::string plain_table(const std::vector<BenchRow>& rows);
 
 std::string ceilings_line(const Ceilings& ceilings);
 // The table's head, and one line of it.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/driver.h"
-
 namespace heddle::tools {
 
 double median(std::vector<double> values) {
@@ -12,26 +10,36 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double graph_us(const std::vector<std::function<void(Stream)>>& calls, int replays) {
-  const StreamHandle stream = StreamHandle::create();
-  for (const auto& call : calls) call(stream.get());
-  stream.synchronize();
-  Graph::begin_capture(stream.get());
-  for (const auto& call : calls) call(stream.get());
-  const Graph graph = Graph::end_capture(stream.get());
-  graph.launch(stream.get());
-  stream.synchronize();
+TimedGraph::TimedGraph(const std::vector<std::function<void(Stream)>>& calls)
+    : num_calls_(calls.size()) {
+  for (const auto& call : calls) call(stream());
+  stream_.synchronize();
+  Graph::begin_capture(stream());
+  for (const auto& call : calls) call(stream());
+  graph_ = Graph::end_capture(stream());
+}
 
+void TimedGraph::replay() const {
+  graph_.launch(stream());
+  stream_.synchronize();
+}
+
+double TimedGraph::us(int replays) const {
   const EventHandle begin = EventHandle::create(true), end = EventHandle::create(true);
+  replay();
   std::vector<double> times;
   for (int i = 0; i < replays; ++i) {
-    begin.record(stream.get());
-    graph.launch(stream.get());
-    end.record(stream.get());
+    begin.record(stream());
+    graph_.launch(stream());
+    end.record(stream());
     end.synchronize();
-    times.push_back(elapsed_ms(begin, end) * 1e3 / double(calls.size()));
+    times.push_back(elapsed_ms(begin, end) * 1e3 / double(num_calls_));
   }
   return median(times);
+}
+
+double graph_us(const std::vector<std::function<void(Stream)>>& calls, int replays) {
+  return TimedGraph(calls).us(replays);
 }
 
 }  // namespace heddle::tools

@@ -6,6 +6,7 @@
 #include "planner/cost_table.h"
 #include "planner/lengths.h"
 #include "planner/plan.h"
+#include "tools/lengths_only.h"
 
 namespace heddle::tools {
 namespace {
@@ -19,19 +20,13 @@ PlanConfig decode_on_132_sms() {
 
 void plan_batch(benchmark::State& state, const char* kv) {
   const std::vector<std::int32_t> kv_lens = parse_lengths(kv);
-  std::vector<std::int32_t> qo_indptr{0}, kv_indptr{0}, last_page_len;
-  std::int64_t keys = 0;
-  for (const std::int32_t n : kv_lens) {
-    qo_indptr.push_back(qo_indptr.back() + 1);
-    kv_indptr.push_back(kv_indptr.back() + (n + 15) / 16);
-    last_page_len.push_back((n - 1) % 16 + 1);
-    keys += n;
-  }
   const int requests = int(kv_lens.size());
-  Planner planner(decode_on_132_sms(),
-                  {.max_requests = requests, .max_qo_rows = requests, .max_kv_tokens = keys});
+  const LengthsOnly lengths(std::vector<std::int32_t>(kv_lens.size(), 1), kv_lens, 16);
+  Planner planner(
+      decode_on_132_sms(),
+      {.max_requests = requests, .max_qo_rows = requests, .max_kv_tokens = lengths.kv_tokens});
   std::vector<std::byte> bytes(planner.layout().plan_bytes);
-  const Batch batch{.qo_indptr = qo_indptr, .kv_indptr = kv_indptr, .last_page_len = last_page_len};
+  const Batch batch = lengths.batch();
   for (auto _ : state) benchmark::DoNotOptimize(planner.plan(batch, {}, bytes));
 }
 

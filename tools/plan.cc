@@ -17,39 +17,12 @@
 #include "planner/plan.h"
 #include "tools/gpu_timer.h"
 #include "tools/json.h"
+#include "tools/lengths_only.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
 
 namespace heddle::tools {
 namespace {
-
-// The batch of a plan without any page: only the lengths matter.
-struct LengthsOnly {
-  std::vector<std::int32_t> qo_indptr{0}, kv_indptr{0}, last_page_len;
-  std::int64_t kv_tokens = 0;
-
-  LengthsOnly(const std::vector<std::int32_t>& qo_lens, const std::vector<std::int32_t>& kv_lens,
-              int page_size) {
-    std::int64_t rows = 0, entries = 0;
-    for (std::size_t r = 0; r < kv_lens.size(); ++r) {
-      rows += qo_lens[r];
-      kv_tokens += kv_lens[r];
-      entries += page_size ? (kv_lens[r] + std::int64_t{page_size} - 1) / page_size : kv_lens[r];
-      if (std::max(rows, entries) > INT32_MAX) {
-        fail(ErrorKind::invalid_argument,
-             "Up to request {} the batch has {} query rows and {} pages; each total must "
-             "stay below 2^31.",
-             r, rows, entries);
-      }
-      qo_indptr.push_back(std::int32_t(rows));
-      kv_indptr.push_back(std::int32_t(entries));
-      if (page_size) last_page_len.push_back(kv_lens[r] ? (kv_lens[r] - 1) % page_size + 1 : 0);
-    }
-  }
-  Batch batch() const {
-    return {.qo_indptr = qo_indptr, .kv_indptr = kv_indptr, .last_page_len = last_page_len};
-  }
-};
 
 struct Input {
   std::vector<std::int32_t> qo_lens, kv_lens;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,36 +24,59 @@ std::int64_t Workload::num_kv_tokens() const {
   return std::accumulate(kv_lens.begin(), kv_lens.end(), std::int64_t{0});
 }
 
-double Workload::bytes() const {
+VisibleKeys visible_keys(const MaskBounds& mask, int qo_len, int kv_len, int row) {
+  const std::int64_t q_pos = std::int64_t{kv_len} - qo_len + row;
+  const std::int64_t right = mask.causal ? 0 : mask.window_right;
+  VisibleKeys keys;
+  keys.end = std::clamp<std::int64_t>(q_pos + right + 1, 0, kv_len);
+  keys.begin = std::clamp<std::int64_t>(q_pos - mask.window_left, 0, keys.end);
+  keys.sinks = std::min<std::int64_t>(mask.sink, keys.begin);
+  return keys;
+}
+
+double Workload::kv_bytes() const {
   double keys = 0;
   for (std::size_t r = 0; r < kv_lens.size(); ++r) {
-    keys += window_left < 0 ? kv_lens[r]
-                            : std::min<double>(kv_lens[r], double(window_left) + qo_lens[r]);
+    if (qo_lens[r] == 0) continue;
+    // The rows' windows touch, so that together they reach from the first one's begin on.
+    VisibleKeys all = visible_keys(mask, qo_lens[r], kv_lens[r], 0);
+    all.end = visible_keys(mask, qo_lens[r], kv_lens[r], qo_lens[r] - 1).end;
+    keys += double(all.count());
   }
-  const double element = 2;
-  return element * (keys * heads.num_kv_heads * 2 * heads.head_dim +
-                    double(num_qo_rows()) * heads.num_qo_heads * 2 * heads.head_dim);
+  return keys * heads.num_kv_heads * 2 * heads.head_dim * bytes_of(dtype);
+}
+
+double Workload::bytes() const {
+  return kv_bytes() +
+         double(num_qo_rows()) * heads.num_qo_heads * 2 * heads.head_dim * bytes_of(dtype);
 }
 
 double Workload::flops() const {
   double pairs = 0;
   for (std::size_t r = 0; r < kv_lens.size(); ++r) {
-    const std::int64_t qo_len = qo_lens[r], kv_len = kv_lens[r];
-    for (std::int64_t i = 0; i < qo_len; ++i) {
-      const std::int64_t q_pos = kv_len - qo_len + i;
-      const std::int64_t end = causal ? q_pos + 1 : kv_len;
-      const std::int64_t begin =
-          window_left >= 0 ? std::max<std::int64_t>(0, q_pos - window_left) : 0;
-      pairs += double(std::max<std::int64_t>(0, end - begin));
-    }
+    for (int i = 0; i < qo_lens[r]; ++i)
+      pairs += double(visible_keys(mask, qo_lens[r], kv_lens[r], i).count());
   }
   return 4.0 * heads.head_dim * heads.num_qo_heads * pairs;
 }
 
 int Workload::layers() const {
   const double l2_bytes = 60 << 20;
-  const double kv_bytes = 4.0 * double(num_kv_tokens()) * heads.num_kv_heads * heads.head_dim;
-  return int(std::clamp(std::ceil(4 * l2_bytes / std::max(1.0, kv_bytes)), 2.0, 24.0));
+  return int(
+      std::clamp(std::ceil(4 * l2_bytes / std::max(1.0, kv_bytes())), 2.0, double(max_layers)));
+}
+
+bool Workload::is_plain_decode() const {
+  return kind == "decode" && (variant.empty() || variant == "softmax") && soft_cap == 0 &&
+         window_left < 0 && !causal;
+}
+
+bool Workload::has_shape_of(const Workload& other) const {
+  const auto shape = [](const Workload& w) {
+    return std::tuple(w.kind, w.qo_lens, w.kv_lens, w.heads.num_qo_heads, w.heads.num_kv_heads,
+                      w.heads.head_dim, w.page_size, w.dtype);
+  };
+  return shape(*this) == shape(other);
 }
 
 namespace {
@@ -85,13 +109,42 @@ std::vector<std::int32_t> lengths(const nlohmann::json& entry, const char* key,
 }
 
 void check_keys(const nlohmann::json& entry, const std::string& where) {
-  static const std::vector<std::string> known = {
-      "name", "kind", "qo", "kv", "heads", "page", "causal", "soft_cap", "window_left"};
+  static const std::vector<std::string> known = {"name",     "kind",        "qo",      "kv",
+                                                 "heads",    "page",        "dtype",   "causal",
+                                                 "soft_cap", "window_left", "variant", "params"};
   for (const auto& [key, value] : entry.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     fail(ErrorKind::invalid_argument, "{} has an unknown key \"{}\"; {}.", where, key,
          offer(key, known));
   }
+}
+
+// What rows see and what is done to their logits: a variant, or the three keys in its place.
+void read_rule(const nlohmann::json& entry, const std::string& where, Workload& w) {
+  w.variant = field_or(entry, "variant", std::string(), where);
+  for (const char* key : {"causal", "soft_cap", "window_left"}) {
+    if (w.variant.empty() || !entry.contains(key)) continue;
+    fail(ErrorKind::invalid_argument,
+         "{} has both \"variant\" and \"{}\"; a variant says that itself.", where, key);
+  }
+  if (w.variant.empty() && entry.contains("params"))
+    fail(ErrorKind::invalid_argument, "{} has \"params\" without a \"variant\" to take them.",
+         where);
+  w.params = field_or(entry, "params", ParamValues(), where);
+  w.causal = field_or(entry, "causal", false, where);
+  w.soft_cap = field_or(entry, "soft_cap", 0.0, where);
+  w.window_left = field_or(entry, "window_left", -1, where);
+  w.mask.causal = w.causal || w.window_left >= 0;
+  if (w.window_left >= 0) w.mask.window_left = w.window_left;
+}
+
+DType read_dtype(const nlohmann::json& entry, const std::string& where) {
+  const std::string text = field_or(entry, "dtype", std::string("bf16"), where);
+  if (text != "bf16" && text != "f16") {
+    fail(ErrorKind::invalid_argument, "{} has \"{}\" as \"dtype\"; it is bf16 or f16.", where,
+         text);
+  }
+  return parse_dtype(text);
 }
 
 Workload read_workload(const nlohmann::json& entry, const std::string& file) {
@@ -110,9 +163,8 @@ Workload read_workload(const nlohmann::json& entry, const std::string& file) {
   const auto heads = field<std::vector<int>>(entry, "heads", where);
   w.heads = parse_heads(fmt::format("{}", fmt::join(heads, ",")));
   w.page_size = field<int>(entry, "page", where);
-  w.causal = field_or(entry, "causal", false, where);
-  w.soft_cap = field_or(entry, "soft_cap", 0.0, where);
-  w.window_left = field_or(entry, "window_left", -1, where);
+  w.dtype = read_dtype(entry, where);
+  read_rule(entry, where, w);
   return w;
 }
 
@@ -134,18 +186,26 @@ std::vector<Workload> read_workloads(std::string_view json, const std::string& f
   return workloads;
 }
 
-WorkloadVariant variant_of(const Workload& w) {
-  WorkloadVariant result;
+void settle_variant(Engine& engine, Workload& w) {
+  if (w.variant.empty()) return;
+  w.variant = resolve_variant(engine, w.variant);
+  const Variant& variant = engine.variants().at(w.variant);
+  w.mask = variant.bounds(variant.resolve(w.params));
+}
+
+WorkloadVariant variant_of(const Engine& engine, const Workload& w) {
+  if (!w.variant.empty()) return {engine.variants().at(w.variant), w.params};
+  ParamValues params;
   std::vector<std::string> parts;
   if (w.soft_cap > 0) parts.push_back("soft_cap");
   if (w.window_left >= 0) parts.push_back("sliding_window");
   if (w.causal && w.window_left < 0) parts.push_back("causal");
   if (parts.empty()) parts.push_back("softmax");
-  if (w.soft_cap > 0) result.params["cap"] = w.soft_cap;
-  if (w.window_left >= 0) result.params["window"] = w.window_left;
-  result.json = fmt::format(R"({{"name": "bench_{}", "compose": ["{}"]}})", fmt::join(parts, "_"),
-                            fmt::join(parts, "\", \""));
-  return result;
+  if (w.soft_cap > 0) params["cap"] = w.soft_cap;
+  if (w.window_left >= 0) params["window"] = w.window_left;
+  const std::string json = fmt::format(R"({{"name": "bench_{}", "compose": ["{}"]}})",
+                                       fmt::join(parts, "_"), fmt::join(parts, "\", \""));
+  return {Variant::from_json(json, "the workload " + w.name, engine.variants()), params};
 }
 
 }  // namespace heddle::tools

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/engine.h"
 #include "tools/options.h"
 
 namespace heddle::tools {
@@ -16,9 +17,14 @@ struct Workload {
   std::vector<std::int32_t> qo_lens, kv_lens;  // [num_requests]
   Heads heads;
   int page_size = 0;  // 0: ragged
+  DType dtype = DType::bf16;
   bool causal = false;
   double soft_cap = 0;   // 0: none
   int window_left = -1;  // -1: none
+  std::string variant;   // in place of these three: a registered name or a spec's file
+  ParamValues params;    // of `variant`
+  MaskBounds mask;       // what rows see, as the keys above come to; settle_variant() knows more
+  int max_layers = 24;
 
   std::int64_t num_qo_rows() const;
   std::int64_t num_kv_tokens() const;
@@ -27,17 +33,34 @@ struct Workload {
   // Two products over the visible (row, key) pairs of every query head.
   double flops() const;
   // Copies of K and V that together are well past the 60 MiB of L2, so that none is served from
-  // there: 2 to 24.
+  // there: 2 to max_layers.
   int layers() const;
+  double kv_bytes() const;  // of bytes(), those of K and V
+
+  // Nothing but softmax over every key of one query row a request.
+  bool is_plain_decode() const;
+  bool has_shape_of(const Workload& other) const;
 };
+
+// Keys that one row of a request sees: [begin, end), and the first `sinks` ones before those.
+struct VisibleKeys {
+  std::int64_t begin = 0, end = 0, sinks = 0;
+  std::int64_t count() const { return end - begin + sinks; }
+};
+VisibleKeys visible_keys(const MaskBounds& mask, int qo_len, int kv_len, int row);
 
 std::vector<Workload> read_workloads(std::string_view json, const std::string& file);
 
-// The text of a spec that composes what the workload asks for, and the values of its params.
+// Finds or reads `variant` (Error where there is none, or where it does not take `params`) and
+// sets `mask` to what it declares. Nothing to do where the workload names none.
+void settle_variant(Engine& engine, Workload& workload);
+
+// The variant that a settled workload runs, and the values of its params. Where the workload names
+// none, one is composed of what it asks for.
 struct WorkloadVariant {
-  std::string json;
+  Variant variant;
   ParamValues params;
 };
-WorkloadVariant variant_of(const Workload& workload);
+WorkloadVariant variant_of(const Engine& engine, const Workload& workload);
 
 }  // namespace heddle::tools

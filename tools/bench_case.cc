@@ -1,0 +1,91 @@
+#include "tools/bench_case.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "engine/error.h"
+#include "runtime/driver.h"
+#include "tools/host_timer.h"
+
+namespace heddle::tools {
+
+AttentionConfig config_of(const Workload& w, const std::string& variant) {
+  return {.variant = variant,
+          .num_qo_heads = w.heads.num_qo_heads,
+          .num_kv_heads = w.heads.num_kv_heads,
+          .head_dim = w.heads.head_dim,
+          .q_dtype = w.dtype,
+          .kv_dtype = w.dtype,
+          .page_size = w.page_size,
+          .max_qo_len = *std::max_element(w.qo_lens.begin(), w.qo_lens.end())};
+}
+
+BenchCase::BenchCase(Engine& engine, RandomBlocks& blocks, const Workload& w)
+    : on_gpu_(engine.device().kind == DeviceKind::cuda),
+      data_(blocks, w),
+      rule_(variant_of(engine, w)) {
+  engine.register_variant(rule_.variant);
+  first_s_ = seconds_of([&] { make_attention(engine); });
+}
+
+void BenchCase::make_attention(Engine& engine) {
+  const Workload& w = data_.workload();
+  const AttentionConfig config = config_of(w, rule_.variant.name);
+  attention_ = engine.attention(config);
+  workspace_ = attention_.workspace({.max_requests = int(w.qo_lens.size()),
+                                     .max_qo_rows = w.num_qo_rows(),
+                                     .max_kv_tokens = w.num_kv_tokens(),
+                                     .max_qo_len = config.max_qo_len});
+  plan();
+  run(0, nullptr);
+  wait();
+}
+
+void BenchCase::wait() const {
+  if (on_gpu_) synchronize(nullptr);
+}
+
+BenchRow BenchCase::measure() {
+  const Workload& w = data_.workload();
+  BenchRow row{.workload = w.name, .first_s = first_s_};
+  const OutputError found = output_error(data_, rule_, int(w.qo_lens.size()));
+  row.err = found.error;
+  if (!found.ok()) {
+    row.not_run = wrong_result(found);
+    return row;
+  }
+  row.plan_us = median_us(
+      30, [&] { wait(); }, [&] { plan(); });
+  wait();
+  row.us = run_us();
+  row.bytes = w.bytes();
+  row.tbps = row.bytes / row.us / 1e6;
+  row.tflops = w.flops() / row.us / 1e6;
+  return row;
+}
+
+double BenchCase::run_us() {
+  const int layers = data_.workload().layers();
+  if (!on_gpu_) {
+    int i = 0;
+    return median_us(
+        3, [] {}, [&] { run(i++ % layers, nullptr); });
+  }
+  std::vector<std::function<void(Stream)>> calls;
+  for (int layer = 0; layer < layers; ++layer)
+    calls.push_back([this, layer](Stream stream) { run(layer, stream); });
+  return graph_us(calls);
+}
+
+BenchRow measure(Engine& engine, RandomBlocks& blocks, const Workload& w) {
+  if (w.kind == "mla") return {.workload = w.name, .not_run = "MLA has no pipeline yet"};
+  if (w.qo_lens.empty()) return {.workload = w.name, .not_run = "it has no request"};
+  try {
+    return BenchCase(engine, blocks, w).measure();
+  } catch (const Error& error) {
+    return {.workload = w.name, .not_run = error.what()};
+  }
+}
+
+}  // namespace heddle::tools
