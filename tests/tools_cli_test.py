@@ -187,7 +187,21 @@ class Run(Command):
         self.assertEqual([row.get("plain") for row in rows], [None, None, "row0", "row0", "row0", None])
         self.assertGreater(rows[3]["of_plain"], 0)
 
+    def test_bench_growth(self):
+        figures = self.figures("bench", "--device", "cpu", "--growth", "--growth-keys", 2048)
+        self.assertEqual(figures["rows"], [])
+        batch, kv_len = figures["growth"]
+        self.assertEqual([row["batch"] for row in batch["rows"]], [1])
+        self.assertEqual([row["kv_len"] for row in kv_len["rows"]], [128, 256, 512, 1024, 2048])
+        self.assertGreater(kv_len["line"]["TBps"], 0)
+        for row in kv_len["rows"]:
+            self.assertGreater(row["of_line"], 0)
+            self.assertIn("is_step", row)
+
     def test_bench_mistakes_are_sentences(self):
+        self.refused("bench", "--device", "cpu", "--grwth", says="`--growth`")
+        self.refused("bench", "--device", "cpu", "--growth", "--growth-keys", 5, says="at least 128")
+        self.refused("bench", "--device", "cpu", "--growth-keys", 512, says="give --growth too")
         self.refused("bench", "--device", "cpu", "--only", "decod_", says="decod_")
         self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"variant": "gema2"}), says="gemma2")
         self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"variant": "soft_cap", "params": {"cp": 3}}),

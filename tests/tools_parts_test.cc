@@ -6,10 +6,12 @@
 #include "engine/error.h"
 #include "runtime/nvrtc.h"
 #include "tests/catch.h"
+#include "tools/bench_growth.h"
 #include "tools/bench_report.h"
 #include "tools/half.h"
 #include "tools/kv_cache.h"
 #include "tools/options.h"
+#include "tools/smooth_line.h"
 #include "tools/step.h"
 #include "tools/texts.h"
 #include "tools/workload.h"
@@ -98,6 +100,29 @@ TEST_CASE("workload: a mistake names the workload and the key", "[tools]") {
   CHECK_THROWS_WITH(only_workload(shape + R"("params": {"cap": 3})"), contains("without"));
   CHECK_THROWS_WITH(only_workload(shape + R"("variant": "causal", "soft_cap": 3)"),
                     contains("both \"variant\" and \"soft_cap\""));
+}
+
+TEST_CASE("smooth_line: finds the line, and the row that steps out of it", "[tools]") {
+  std::vector<TimedBytes> rows;
+  for (double bytes = 1e6; bytes < 1e10; bytes *= 2) rows.push_back({bytes, 5 + bytes / 4e6});
+  const SmoothLine line = fit_line(rows);
+  CHECK(std::abs(line.fixed_us / 5 - 1) < 0.01);
+  CHECK(std::abs(line.us_per_byte * 4e6 - 1) < 0.01);
+  rows[7].us *= 1.4;
+  const SmoothLine near = fit_line(rows);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    CHECK((rows[i].us / near.us_at(rows[i].bytes) > 1.15) == (i == 7));
+  CHECK(fit_line(std::span(rows).first(2)).us_per_byte == 0);
+}
+
+TEST_CASE("bench_growth: rows double, and stop at the most keys", "[tools]") {
+  const std::vector<Growth> growth = growth_rows(1 << 21);
+  CHECK(growth[0].rows.size() == 11);
+  CHECK(growth[0].rows.back().batch == 1024);
+  CHECK(growth[1].rows.size() == 14);
+  CHECK(growth[1].rows.back().kv_len == 1 << 20);
+  CHECK(growth_rows(256)[0].rows.empty());
+  CHECK(growth_rows(256)[1].rows.size() == 2);
 }
 
 TEST_CASE("kv_cache: whatever holds no token holds NaN", "[tools]") {

@@ -9,6 +9,7 @@
 
 #include "engine/error.h"
 #include "tools/bench_case.h"
+#include "tools/bench_growth.h"
 #include "tools/ceilings.h"
 #include "tools/json.h"
 #include "tools/options.h"
@@ -18,6 +19,9 @@
 
 namespace heddle::tools {
 namespace {
+
+constexpr int kFewestKeys = 128;  // of the first row of --growth
+constexpr int kMostKeysOnGpu = 1024 * 2048, kMostKeysOnCpu = 8192;
 
 bool starts_with_any(const std::string& name, const std::string& prefixes) {
   std::istringstream list(prefixes);
@@ -30,9 +34,15 @@ bool starts_with_any(const std::string& name, const std::string& prefixes) {
 // What was asked for.
 struct Wanted {
   std::string file, only, device = "auto", json, beside;
+  bool growth = false;
+  int growth_keys = 0;
+
+  // The growing tables take the place of the workloads, unless some are asked for too.
+  bool workloads() const { return !file.empty() || !only.empty() || !growth; }
 };
 
 std::vector<Workload> chosen_workloads(Engine& engine, const Wanted& wanted) {
+  if (!wanted.workloads()) return {};
   const std::string text = wanted.file.empty() ? std::string(embedded_text("tools/workloads.json"))
                                                : read_text_file(wanted.file);
   std::vector<Workload> workloads =
@@ -45,6 +55,14 @@ std::vector<Workload> chosen_workloads(Engine& engine, const Wanted& wanted) {
   }
   for (Workload& workload : workloads) settle_variant(engine, workload);
   return workloads;
+}
+
+std::vector<Growth> chosen_growth(const Engine& engine, const Wanted& wanted) {
+  if (!wanted.growth) return {};
+  const bool on_gpu = engine.device().kind == DeviceKind::cuda;
+  const int most_keys =
+      wanted.growth_keys ? wanted.growth_keys : (on_gpu ? kMostKeysOnGpu : kMostKeysOnCpu);
+  return growth_rows(most_keys);
 }
 
 Ceilings ceilings_of(const DeviceInfo& device) {
@@ -74,7 +92,8 @@ class Bench {
       : wanted_(wanted),
         engine_({.device = parse_device(wanted.device)}),
         workloads_(chosen_workloads(engine_, wanted)),
-        progress_(1 + int(workloads_.size())) {
+        growth_(chosen_growth(engine_, wanted)),
+        progress_(num_steps()) {
     if (!wanted.beside.empty()) peers_ = best_peers(read_text_file(wanted.beside), wanted.beside);
   }
 
@@ -85,13 +104,20 @@ class Bench {
     progress_.clear();
     fmt::print("{}\n{}\n", engine_.device().name, ceilings_line(ceilings_));
     json_ = bench_json(engine_.device().name, ceilings_, {}, best());
-    run_workloads();
+    if (!workloads_.empty()) run_workloads();
+    for (Growth& growth : growth_) run_growth(growth);
     write_json(wanted_.json, json_);
     return all_right_;
   }
 
  private:
   const BestPeers* best() const { return peers_ ? &*peers_ : nullptr; }
+
+  int num_steps() const {
+    std::size_t steps = 1 + workloads_.size();
+    for (const Growth& growth : growth_) steps += growth.rows.size();
+    return int(steps);
+  }
 
   void run_workloads() {
     fmt::print("{}\n", bench_head(best()));
@@ -109,6 +135,13 @@ class Bench {
     json_["rows"] = bench_json("", ceilings_, rows, best())["rows"];
   }
 
+  void run_growth(Growth& growth) {
+    measure_growth(engine_, blocks_, growth, progress_);
+    for (const GrowthRow& row : growth.rows) all_right_ = all_right_ && row.row.not_run.empty();
+    show(growth_table(growth, ceilings_));
+    json_["growth"].push_back(growth_json(growth, ceilings_));
+  }
+
   void show(const std::string& table) const {
     fmt::print("\n{}", table);
     std::fflush(stdout);
@@ -119,6 +152,7 @@ class Bench {
   Engine engine_;
   RandomBlocks blocks_{engine_};
   std::vector<Workload> workloads_;
+  std::vector<Growth> growth_;
   Progress progress_;
   Ceilings ceilings_;
   nlohmann::ordered_json json_;
@@ -130,15 +164,26 @@ class Bench {
 int bench(const Arguments& arguments) {
   Wanted wanted;
   Options options("bench",
-                  "Checks named workloads, then times them beside the machine's ceilings.");
+                  "Checks named workloads, then times them beside the machine's ceilings. --growth "
+                  "runs in their place; --only or --workloads with it runs both.");
   options.text(wanted.file, "--workloads",
                "JSON list of workloads; the built-in ones where left out");
   options.text(wanted.only, "--only", "run those whose names start with this; several with commas");
+  options.flag(wanted.growth, "--growth",
+               "decode over batch 1 to 1024 and over 128 to 1M keys, beside a smooth line");
+  options.number(wanted.growth_keys, "--growth-keys",
+                 "leave out rows of --growth with more keys; 0: 2097152 on a GPU, 8192 on the CPU");
   options.text(wanted.device, "--device", "auto, cuda or cpu");
   options.text(wanted.json, "--json", "write the figures to this file");
   options.text(wanted.beside, "--beside",
                "JSON of a run over peers: adds the ratio to the best of them");
   if (!options.parse(arguments)) return 0;
+  if (wanted.growth_keys != 0) {
+    check_at_least(wanted.growth_keys, kFewestKeys, "--growth-keys");
+    if (!wanted.growth)
+      fail(ErrorKind::invalid_argument,
+           "--growth-keys says how far --growth goes; give --growth too.");
+  }
   return Bench(wanted).run() ? 0 : 1;
 }
 
