@@ -198,6 +198,15 @@ class Run(Command):
             self.assertGreater(row["of_line"], 0)
             self.assertIn("is_step", row)
 
+    def test_bench_host_and_graph_maxima(self):
+        figures = self.figures("bench", "--device", "cpu", "--host", "--graph-maxima")
+        self.assertIn("GPU", figures["graph_maxima"]["error"])
+        costs = {row["cost"]: row for row in figures["host"]}
+        for cost in ["plan_64", "planner_64", "plan_256", "plan_10000", "run", "run_gemma2_params", "attention_memory"]:
+            self.assertGreater(costs[cost]["us"], 0, cost)
+        for cost in ["memory_hit", "disk_hit", "attention_disk", "compile_cold"]:
+            self.assertTrue("us" in costs[cost] or "error" in costs[cost], cost)
+
     def test_bench_mistakes_are_sentences(self):
         self.refused("bench", "--device", "cpu", "--grwth", says="`--growth`")
         self.refused("bench", "--device", "cpu", "--growth", "--growth-keys", 5, says="at least 128")

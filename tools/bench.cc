@@ -9,7 +9,9 @@
 
 #include "engine/error.h"
 #include "tools/bench_case.h"
+#include "tools/bench_graph.h"
 #include "tools/bench_growth.h"
+#include "tools/bench_host.h"
 #include "tools/ceilings.h"
 #include "tools/json.h"
 #include "tools/options.h"
@@ -34,11 +36,13 @@ bool starts_with_any(const std::string& name, const std::string& prefixes) {
 // What was asked for.
 struct Wanted {
   std::string file, only, device = "auto", json, beside;
-  bool growth = false;
+  bool growth = false, graph_maxima = false, host = false;
   int growth_keys = 0;
 
-  // The growing tables take the place of the workloads, unless some are asked for too.
-  bool workloads() const { return !file.empty() || !only.empty() || !growth; }
+  // The tables of their own take the place of the workloads, unless some are asked for too.
+  bool workloads() const {
+    return !file.empty() || !only.empty() || !(growth || graph_maxima || host);
+  }
 };
 
 std::vector<Workload> chosen_workloads(Engine& engine, const Wanted& wanted) {
@@ -106,6 +110,8 @@ class Bench {
     json_ = bench_json(engine_.device().name, ceilings_, {}, best());
     if (!workloads_.empty()) run_workloads();
     for (Growth& growth : growth_) run_growth(growth);
+    if (wanted_.graph_maxima) run_graph_maxima();
+    if (wanted_.host) run_host();
     write_json(wanted_.json, json_);
     return all_right_;
   }
@@ -114,7 +120,7 @@ class Bench {
   const BestPeers* best() const { return peers_ ? &*peers_ : nullptr; }
 
   int num_steps() const {
-    std::size_t steps = 1 + workloads_.size();
+    std::size_t steps = 1 + workloads_.size() + wanted_.graph_maxima + wanted_.host;
     for (const Growth& growth : growth_) steps += growth.rows.size();
     return int(steps);
   }
@@ -142,6 +148,24 @@ class Bench {
     json_["growth"].push_back(growth_json(growth, ceilings_));
   }
 
+  void run_graph_maxima() {
+    progress_.step("graph maxima");
+    const GraphMaxima maxima = measure_graph_maxima(engine_, blocks_);
+    progress_.clear();
+    const bool is_possible = engine_.device().kind == DeviceKind::cuda;
+    all_right_ = all_right_ && (maxima.not_run.empty() || !is_possible);
+    show(graph_maxima_table(maxima));
+    json_["graph_maxima"] = graph_maxima_json(maxima);
+  }
+
+  void run_host() {
+    progress_.step("host");
+    const std::vector<HostCost> costs = measure_host(engine_, blocks_);
+    progress_.clear();
+    show(host_table(costs));
+    json_["host"] = host_json(costs);
+  }
+
   void show(const std::string& table) const {
     fmt::print("\n{}", table);
     std::fflush(stdout);
@@ -163,9 +187,11 @@ class Bench {
 
 int bench(const Arguments& arguments) {
   Wanted wanted;
-  Options options("bench",
-                  "Checks named workloads, then times them beside the machine's ceilings. --growth "
-                  "runs in their place; --only or --workloads with it runs both.");
+  Options options(
+      "bench",
+      "Checks named workloads, then times them beside the machine's ceilings. --growth, "
+      "--graph-maxima and --host run tables of their own in place of the workloads; "
+      "--only or --workloads with them runs both.");
   options.text(wanted.file, "--workloads",
                "JSON list of workloads; the built-in ones where left out");
   options.text(wanted.only, "--only", "run those whose names start with this; several with commas");
@@ -173,6 +199,9 @@ int bench(const Arguments& arguments) {
                "decode over batch 1 to 1024 and over 128 to 1M keys, beside a smooth line");
   options.number(wanted.growth_keys, "--growth-keys",
                  "leave out rows of --growth with more keys; 0: 2097152 on a GPU, 8192 on the CPU");
+  options.flag(wanted.graph_maxima, "--graph-maxima",
+               "8 requests in a graph captured for 256, beside one captured for 8");
+  options.flag(wanted.host, "--host", "what plan, run and making an Attention cost the host");
   options.text(wanted.device, "--device", "auto, cuda or cpu");
   options.text(wanted.json, "--json", "write the figures to this file");
   options.text(wanted.beside, "--beside",
