@@ -41,20 +41,6 @@ std::vector<double> values_of(const AttentionState& a, const ParamValues& params
   return a.variant.resolve(all);
 }
 
-// What tensors must reach for the current plan.
-void measure_plan(const AttentionState& a, WorkspaceState& ws) {
-  ws.num_qo_rows = ws.max_kv_len = ws.num_kv_rows = ws.num_indices = 0;
-  for (const RequestRecord& r : PlanView(ws.ring.current()).requests()) {
-    ws.num_qo_rows = std::max<std::int64_t>(ws.num_qo_rows, std::int64_t{r.qo_begin} + r.qo_len);
-    if (r.kv_len == 0) continue;
-    ws.max_kv_len = std::max<std::int64_t>(ws.max_kv_len, r.kv_len);
-    if (a.config.page_size == 0)
-      ws.num_kv_rows = std::max(ws.num_kv_rows, r.kv_offset + r.kv_len);
-    else
-      ws.num_indices = std::max(ws.num_indices, r.kv_offset + (r.kv_len - 1) / a.config.page_size + 1);
-  }
-}
-
 // Puts the plan's copy on the stream, behind whatever the workspace was last used for.
 void send_plan(WorkspaceState& ws, Stream stream) {
   if (ws.used && ws.last_stream != stream) {
@@ -80,8 +66,8 @@ void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& 
 std::map<std::string, std::int64_t> shape_words(const AttentionState& a, const WorkspaceState& ws) {
   if (a.variant.tensors.empty()) return {};
   return {{"num_qo_heads", a.config.num_qo_heads}, {"num_kv_heads", a.config.num_kv_heads},
-          {"head_dim", a.config.head_dim},         {"num_qo_rows", ws.num_qo_rows},
-          {"kv_len", ws.max_kv_len},
+          {"head_dim", a.config.head_dim},         {"num_qo_rows", ws.summary.num_qo_rows},
+          {"kv_len", ws.summary.max_kv_len},
           {"num_requests", static_cast<std::int64_t>(PlanView(ws.ring.current()).requests().size())}};
 }
 
@@ -113,7 +99,6 @@ PlanSummary Attention::plan(const Batch& batch, Workspace& workspace, Stream str
   ws.planned = false;
   ws.summary = ws.planner.plan(batch, mask, bytes);
   ws.mask = mask;
-  measure_plan(a, ws);
   if (a.engine->on_gpu())
     send_plan(ws, stream);
   else

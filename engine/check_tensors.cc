@@ -53,7 +53,7 @@ KvStrides check_kv(const char* name, const Tensor& t, const AttentionState& a, c
   const AttentionConfig& c = a.config;
   if (c.page_size == 0) {
     check_rows(name, t, c.kv_dtype, 3);
-    check_size(name, "rows", t.shape[0], ws.num_kv_rows, true);
+    check_size(name, "rows", t.shape[0], ws.summary.num_kv_rows, true);
     check_size(name, "num_kv_heads", t.shape[1], c.num_kv_heads);
     check_size(name, "head_dim", t.shape[2], c.head_dim);
     return {0, t.strides[0], t.strides[1]};
@@ -69,7 +69,7 @@ KvStrides check_kv(const char* name, const Tensor& t, const AttentionState& a, c
 void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& tensors) {
   for (const auto& [name, t] : {std::pair{"q", &tensors.q}, std::pair{"o", &tensors.o}}) {
     check_rows(name, *t, a.config.q_dtype, 3);
-    check_size(name, "rows", t->shape[0], ws.num_qo_rows, true);
+    check_size(name, "rows", t->shape[0], ws.summary.num_qo_rows, true);
     check_size(name, "num_qo_heads", t->shape[1], a.config.num_qo_heads);
     check_size(name, "head_dim", t->shape[2], a.config.head_dim);
   }
@@ -80,7 +80,7 @@ void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& 
   check_array("lse", tensors.lse, DType::f32, 2);
   if (reinterpret_cast<std::uintptr_t>(tensors.lse.data) % sizeof(float) != 0)
     fail(ErrorKind::invalid_argument, "Tensor lse starts at {}, which is not a multiple of 4 bytes.", tensors.lse.data);
-  check_size("lse", "rows", tensors.lse.shape[0], ws.num_qo_rows, true);
+  check_size("lse", "rows", tensors.lse.shape[0], ws.summary.num_qo_rows, true);
   check_size("lse", "num_qo_heads", tensors.lse.shape[1], a.config.num_qo_heads);
 }
 
@@ -90,8 +90,8 @@ AttentionParams checked_params(const AttentionState& a, const WorkspaceState& ws
   check_qo(a, ws, tensors);
   const KvStrides k = check_kv("k", tensors.k, a, ws, tensors.layout);
   const KvStrides v = check_kv("v", tensors.v, a, ws, tensors.layout);
-  if (a.config.page_size != 0 && !tensors.kv_indices && ws.num_indices > 0)
-    fail(ErrorKind::invalid_argument, "The plan reaches {} page ids, but kv_indices was not given.", ws.num_indices);
+  if (a.config.page_size != 0 && !tensors.kv_indices && ws.summary.num_indices > 0)
+    fail(ErrorKind::invalid_argument, "The plan reaches {} page ids, but kv_indices was not given.", ws.summary.num_indices);
   if (a.config.page_size == 0 && tensors.kv_indices)
     fail(ErrorKind::invalid_argument, "kv_indices was given, but this Attention was made for ragged K/V (page_size 0).");
   if (reinterpret_cast<std::uintptr_t>(tensors.kv_indices) % 4 != 0)
@@ -121,7 +121,7 @@ AttentionParams checked_params(const AttentionState& a, const WorkspaceState& ws
 
 void check_page_ids(const AttentionState& a, const WorkspaceState& ws, const Tensors& tensors, Stream stream) {
   if (a.config.page_size == 0) return;
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(ws.num_indices));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(ws.summary.num_indices));
   if (a.engine->on_gpu()) {
     if (is_capturing(stream))
       fail(ErrorKind::invalid_argument, "check_pages reads kv_indices back, which a stream capture forbids.");

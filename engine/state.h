@@ -88,10 +88,6 @@ struct WorkspaceState {
   bool planned = false;
   PlanSummary summary;
   MaskBounds mask;
-  std::int64_t num_qo_rows = 0;   // of the current plan
-  std::int64_t max_kv_len = 0;    // of one request
-  std::int64_t num_kv_rows = 0;   // ragged: K/V rows that it reaches
-  std::int64_t num_indices = 0;   // paged: entries of kv_indices that it reaches
 
   std::byte* base();  // device memory of the workspace (host memory on the CPU)
 };

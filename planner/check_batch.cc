@@ -1,42 +1,15 @@
 #include "planner/check_batch.h"
 
+#include <algorithm>
 #include <limits>
 #include <string_view>
 
-#include "engine/error.h"
+#include "planner/refuse.h"
 
 namespace heddle {
 namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<std::int32_t>::max();
-constexpr std::string_view kPipelineNames[] = {"decode", "append"};
-
-template <typename... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  fail(ErrorKind::invalid_argument, format, std::forward<Args>(args)...);
-}
-
-void check_range(std::string_view name, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value < low || value > high) {
-    refuse("{} is {}; it must be from {} to {}.", name, value, low, high);
-  }
-}
-
-void check_pipeline(std::string_view name, const PipelineShape& shape) {
-  const CostModel& cost = shape.cost;
-  check_range(fmt::format("num_ctas of the {} pipeline", name), shape.num_ctas, 1, 65536);
-  check_range(fmt::format("tile_rows of the {} pipeline", name), shape.tile_rows, 1, 4096);
-  check_range(fmt::format("tile_kv of the {} pipeline", name), shape.tile_kv, 1, 4096);
-  // The ratios keep fixed-point costs of the longest batch within 64 bits (split.h).
-  if (!(cost.per_tile > 0) || !(cost.per_item >= 0) || !(cost.per_partial >= 0) ||
-      !(cost.per_item <= 4096 * cost.per_tile) || !(cost.per_partial <= 4096 * cost.per_tile)) {
-    refuse(
-        "The cost model of the {} pipeline is per_item {}, per_tile {}, per_partial {}; per_tile "
-        "must be "
-        "positive and the others from 0 to 4096 times per_tile.",
-        name, cost.per_item, cost.per_tile, cost.per_partial);
-  }
-}
 
 // Checks that `indptr` has num_requests + 1 entries, starts at 0 and never decreases.
 void check_indptr(std::string_view name, std::span<const std::int32_t> indptr, int num_requests) {
@@ -183,54 +156,92 @@ void check_against_maxima(const PlanConfig& config, const Maxima& maxima,
   }
 }
 
+// Every rule, one after the other, up to the first that is broken: says which request breaks it.
+void check_every_rule(const PlanConfig& config, const Maxima& maxima, const CheckedBatch& checked) {
+  const Batch& batch = checked.batch;
+  check_indptr("qo_indptr", batch.qo_indptr, checked.num_requests);
+  if (checked.form == KvForm::pages) check_pages(config, batch, checked.num_requests);
+  if (checked.form == KvForm::table) check_table(config, batch, checked.num_requests);
+  if (checked.form == KvForm::ragged) check_ragged(batch, checked.num_requests);
+  check_against_maxima(config, maxima, checked);
+}
+
+bool has_right_sizes(const CheckedBatch& checked) {
+  const auto requests = static_cast<std::size_t>(checked.num_requests);
+  const Batch& batch = checked.batch;
+  if (checked.form == KvForm::table) return batch.kv_lens.size() == requests;
+  return batch.kv_indptr.size() == requests + 1 &&
+         (checked.form == KvForm::ragged || batch.last_page_len.size() == requests);
+}
+
+// What one pass without branches learns. Unsigned, since a batch that breaks a rule may overflow.
+struct Survey {
+  bool in_order = true;  // both indptr, and each request's own figures
+  std::uint32_t max_qo_len = 0;
+  std::int64_t max_kv_len = 0;
+  std::uint64_t kv_tokens = 0;
+};
+
+template <KvForm kForm>
+Survey survey(const CheckedBatch& checked) {
+  const Batch& batch = checked.batch;
+  const std::int64_t page_size = checked.page_size;
+  Survey seen;
+  bool broken = batch.qo_indptr[0] != 0 || (kForm != KvForm::table && batch.kv_indptr[0] != 0);
+  for (int r = 0; r < checked.num_requests; ++r) {
+    const std::int32_t qo_begin = batch.qo_indptr[r], qo_end = batch.qo_indptr[r + 1];
+    broken |= qo_end < qo_begin;
+    seen.max_qo_len = std::max(seen.max_qo_len, static_cast<std::uint32_t>(qo_end) -
+                                                    static_cast<std::uint32_t>(qo_begin));
+    std::int64_t kv_len;
+    if constexpr (kForm == KvForm::table) {
+      kv_len = batch.kv_lens[r];
+    } else {
+      kv_len = std::int64_t{batch.kv_indptr[r + 1]} - batch.kv_indptr[r];
+    }
+    broken |= kv_len < 0;
+    if constexpr (kForm == KvForm::pages) {
+      // Without a page 0 keys of the last one, else 1 .. page_size.
+      const std::int64_t last = batch.last_page_len[r], has_page = kv_len != 0;
+      broken |= last < has_page || last > page_size * has_page;
+      kv_len = (kv_len - has_page) * page_size + last;
+    }
+    seen.max_kv_len = std::max(seen.max_kv_len, kv_len);
+    seen.kv_tokens += static_cast<std::uint64_t>(kv_len);
+  }
+  seen.in_order = !broken;
+  return seen;
+}
+
+Survey survey(const CheckedBatch& checked) {
+  switch (checked.form) {
+    case KvForm::pages: return survey<KvForm::pages>(checked);
+    case KvForm::table: return survey<KvForm::table>(checked);
+    case KvForm::ragged: break;
+  }
+  return survey<KvForm::ragged>(checked);
+}
+
+// The most query rows that a request may have.
+std::int64_t longest_qo(const PlanConfig& config, const Maxima& maxima) {
+  std::int64_t longest = (kMaxInt - 4096) / config.group;
+  if (!config.of(Pipeline::append).present)
+    longest = std::min<std::int64_t>(longest, config.max_decode_rows / config.group);
+  return maxima.max_qo_len > 0 ? std::min<std::int64_t>(longest, maxima.max_qo_len) : longest;
+}
+
+// The same rules as check_every_rule, of the whole batch at once.
+bool is_allowed(const PlanConfig& config, const Maxima& maxima, const CheckedBatch& checked,
+                const Survey& seen) {
+  const std::int64_t pages_of_longest =
+      checked.form == KvForm::table ? (seen.max_kv_len + config.page_size - 1) / config.page_size : 0;
+  return seen.in_order && seen.max_qo_len <= longest_qo(config, maxima) &&
+         seen.max_kv_len <= kMaxKvLen && pages_of_longest <= checked.batch.kv_table_stride &&
+         checked.batch.kv_table_stride >= 0 && checked.num_qo_rows() <= maxima.max_qo_rows &&
+         seen.kv_tokens <= static_cast<std::uint64_t>(maxima.max_kv_tokens);
+}
+
 }  // namespace
-
-void check_config(const PlanConfig& config) {
-  check_range("num_kv_heads", config.num_kv_heads, 1, 4096);
-  check_range("group (num_qo_heads / num_kv_heads)", config.group, 1, 4096);
-  check_range("head_dim", config.head_dim, 1, 4096);
-  check_range("page_size", config.page_size, 0, 1 << 20);
-  const PipelineShape& decode = config.of(Pipeline::decode);
-  if (!decode.present && !config.of(Pipeline::append).present) {
-    refuse(
-        "The plan config has neither a decode nor an append pipeline; at least one must be "
-        "present.");
-  }
-  for (int p = 0; p < kNumPipelines; ++p) {
-    if (config.pipeline[p].present) check_pipeline(kPipelineNames[p], config.pipeline[p]);
-  }
-  check_range("max_decode_rows", config.max_decode_rows, 0, 4096);
-  if (decode.present && config.max_decode_rows > decode.tile_rows) {
-    refuse("max_decode_rows is {}; it must be at most the {} tile_rows of the decode pipeline.",
-           config.max_decode_rows, decode.tile_rows);
-  }
-}
-
-void check_maxima(const PlanConfig& config, const Maxima& maxima) {
-  check_range("max_requests", maxima.max_requests, 0, 1 << 24);
-  check_range("max_qo_rows", maxima.max_qo_rows, 0, kMaxInt);
-  check_range("max_kv_tokens", maxima.max_kv_tokens, 0, std::int64_t{1} << 40);
-  check_range("max_qo_len", maxima.max_qo_len, 0, kMaxInt);
-  if (!config.of(Pipeline::append).present &&
-      std::int64_t{maxima.max_qo_len} * config.group > config.max_decode_rows) {
-    refuse(
-        "max_qo_len is {}, which makes {} packed rows with {} query heads to a kv head; without "
-        "the append pipeline "
-        "at most {} rows are allowed.",
-        maxima.max_qo_len, std::int64_t{maxima.max_qo_len} * config.group, config.group,
-        config.max_decode_rows);
-  }
-}
-
-void check_mask(const MaskBounds& mask) {
-  if (mask.causal != 0 && mask.causal != 1)
-    refuse("The mask's causal is {}; it must be 0 or 1.", mask.causal);
-  if (mask.window_left < 0)
-    refuse("The mask's window_left is {}; it must not be negative.", mask.window_left);
-  if (mask.window_right < 0)
-    refuse("The mask's window_right is {}; it must not be negative.", mask.window_right);
-  if (mask.sink < 0) refuse("The mask's sink is {}; it must not be negative.", mask.sink);
-}
 
 CheckedBatch check_batch(const PlanConfig& config, const Maxima& maxima, const Batch& batch) {
   if (batch.qo_indptr.empty()) {
@@ -244,13 +255,11 @@ CheckedBatch check_batch(const PlanConfig& config, const Maxima& maxima, const B
            maxima.max_requests);
   }
   const int num_requests = static_cast<int>(requests);
-  check_indptr("qo_indptr", batch.qo_indptr, num_requests);
-  const KvForm form = form_of(config, batch, num_requests);
-  if (form == KvForm::pages) check_pages(config, batch, num_requests);
-  if (form == KvForm::table) check_table(config, batch, num_requests);
-  if (form == KvForm::ragged) check_ragged(batch, num_requests);
-  const CheckedBatch checked{batch, form, num_requests, config.page_size};
-  check_against_maxima(config, maxima, checked);
+  CheckedBatch checked{batch, form_of(config, batch, num_requests), num_requests, config.page_size};
+  if (!has_right_sizes(checked)) check_every_rule(config, maxima, checked);
+  const Survey seen = survey(checked);
+  if (!is_allowed(config, maxima, checked, seen)) check_every_rule(config, maxima, checked);
+  checked.max_kv_len = seen.max_kv_len;
   return checked;
 }
 

@@ -17,6 +17,7 @@ struct CheckedBatch {
   KvForm form;
   int num_requests;
   int page_size;
+  std::int64_t max_kv_len = 0;  // of one request
 
   std::int32_t qo_begin(int r) const { return batch.qo_indptr[r]; }
   std::int32_t qo_len(int r) const { return batch.qo_indptr[r + 1] - batch.qo_indptr[r]; }
@@ -28,6 +29,15 @@ struct CheckedBatch {
   }
   std::int64_t kv_offset(int r) const {
     return form == KvForm::table ? r * batch.kv_table_stride : batch.kv_indptr[r];
+  }
+
+  std::int64_t num_qo_rows() const { return batch.qo_indptr[num_requests]; }
+  // Entries of kv_indices, or ragged K/V rows, up to the last that any request reaches.
+  std::int64_t num_kv_entries() const {
+    if (form != KvForm::table) return batch.kv_indptr[num_requests];
+    int r = num_requests - 1;
+    while (r >= 0 && kv_len(r) == 0) --r;
+    return r < 0 ? 0 : kv_offset(r) + (kv_len(r) - 1) / page_size + 1;
   }
 };
 

@@ -54,20 +54,13 @@ class LineWalk {
 
   void walk() {
     for (const StreamRun& run : line_.runs) {
-      const std::int64_t stream = cost_.whole(run.num_tiles);
-      for (int head = 0; head < line_.num_heads;) {
-        if (room_ >= stream) {
-          // The common case needs no division.
-          const std::int64_t fit = room_ < 2 * stream ? 1 : room_ / stream;
-          const int heads = static_cast<int>(std::min<std::int64_t>(line_.num_heads - head, fit));
-          room_ -= heads * stream;
-          sink_.whole(run, head, head + heads, heads * stream);
-          head += heads;
-        } else if (tiles_of_piece(run.num_tiles) > 0) {
-          cut(run, head++);
-        } else {
-          next_cta();
-        }
+      const std::int64_t stream = cost_.whole(run.num_tiles());
+      const std::int64_t all = stream * line_.num_heads;
+      if (room_ >= all) {
+        room_ -= all;
+        sink_.whole(run, 0, line_.num_heads, all);
+      } else {
+        lay_heads(run, stream);
       }
     }
     sink_.close_cta();
@@ -82,6 +75,23 @@ class LineWalk {
     open_cta();
   }
 
+  // A run that a border falls into.
+  void lay_heads(const StreamRun& run, std::int64_t stream) {
+    for (int head = 0; head < line_.num_heads;) {
+      if (room_ >= stream) {
+        const int heads =
+            static_cast<int>(std::min<std::int64_t>(line_.num_heads - head, room_ / stream));
+        room_ -= heads * stream;
+        sink_.whole(run, head, head + heads, heads * stream);
+        head += heads;
+      } else if (tiles_of_piece(run.num_tiles()) > 0) {
+        cut(run, head++);
+      } else {
+        next_cta();
+      }
+    }
+  }
+
   // Tiles that this CTA takes of a stream that does not fit as a whole: 0 if that is not worth it.
   std::int64_t tiles_of_piece(std::int64_t left) const {
     const std::int64_t fit = (room_ - cost_.part(0)) >> LineCost::kTileShift;
@@ -90,15 +100,16 @@ class LineWalk {
   }
 
   void cut(const StreamRun& run, int head) {
+    const std::int64_t num_tiles = run.num_tiles();
     std::int64_t begin = 0;
-    while (cost_.part(run.num_tiles - begin) > room_) {
-      const std::int64_t tiles = tiles_of_piece(run.num_tiles - begin);
+    while (cost_.part(num_tiles - begin) > room_) {
+      const std::int64_t tiles = tiles_of_piece(num_tiles - begin);
       sink_.piece(run, head, begin, begin + tiles, cost_.part(tiles));
       begin += tiles;
       next_cta();
     }
-    const std::int64_t last = cost_.part(run.num_tiles - begin);
-    sink_.piece(run, head, begin, run.num_tiles, last);
+    const std::int64_t last = cost_.part(num_tiles - begin);
+    sink_.piece(run, head, begin, num_tiles, last);
     room_ -= last;
   }
 

@@ -105,6 +105,11 @@ struct PlanSummary {
   std::array<int, kNumPipelines> joins{};  // cut streams
   std::array<double, kNumPipelines>
       max_over_mean{};  // cost of the busiest CTA over the mean; 1 when idle
+  // What a run's tensors must reach.
+  std::int64_t num_qo_rows = 0;
+  std::int64_t max_kv_len = 0;   // of one request
+  std::int64_t num_kv_rows = 0;  // ragged: K/V rows
+  std::int64_t num_indices = 0;  // paged: entries of kv_indices
 };
 
 // Checks batches and turns them into work lists. Allocates in its constructor only.

@@ -24,7 +24,8 @@ struct Pricing {
   }
 };
 
-// Writes items and borders as the walk finds them.
+// Writes items and borders as the walk finds them. An item is written once, when its place is known:
+// to copy one that has just been written would wait for its stores.
 class Writer {
  public:
   Writer(const SplitOutput& out, int num_heads) : out_(out), num_heads_(num_heads) {
@@ -33,11 +34,17 @@ class Writer {
 
   void whole(const StreamRun& run, int head_begin, int head_end, std::int64_t cost) {
     pricing.current += cost;
-    if (run.request != request_) close_request();
-    several_tiles_ |= items > request_items_ && run.row_begin != row_begin_;
-    request_ = run.request;
-    row_begin_ = run.row_begin;
-    out_.items[items++] = item_of(run, head_begin, head_end, 0, run.num_tiles);
+    if (run.item.request != request_) close_request();
+    several_tiles_ |= items > request_items_ && run.item.row_begin != row_begin_;
+    request_ = run.item.request;
+    row_begin_ = run.item.row_begin;
+    const Share share{&run, head_begin, head_end, run.item.tile_begin, run.item.tile_end};
+    if (items == cta_items_) {
+      first_ = share;
+    } else {
+      share.write(out_.items[items]);
+    }
+    ++items;
   }
 
   // The first piece of a stream goes before the whole items of its CTA, so that it has been published
@@ -45,28 +52,31 @@ class Writer {
   void piece(const StreamRun& run, int head, std::int64_t begin, std::int64_t end,
              std::int64_t cost) {
     pricing.current += cost;
-    WorkItem item = item_of(run, head, head + 1, begin, end);
+    const Share share{&run, head, head + 1, run.item.tile_begin + static_cast<std::int32_t>(begin),
+                      run.item.tile_begin + static_cast<std::int32_t>(end)};
     if (begin == 0) first_partial_ = partials;
-    if (end == run.num_tiles) {
-      item.partial = first_partial_;
-      item.join = partials - first_partial_;
+    if (end == run.num_tiles()) {
+      last_ = share;
+      last_partial_ = first_partial_;
+      last_join_ = partials - first_partial_;
       ++joins;
-      last_ = item;
-      has_last_ = true;
       return;
     }
-    item.partial = partials++;
     close_request();
     WorkItem& front = out_.items[cta_items_];
-    if (&front != out_.items + items) out_.items[items] = front;
-    front = item;
+    if (first_.run != nullptr)
+      write_first(out_.items[items]);
+    else if (items > cta_items_)
+      out_.items[items] = front;
+    share.write(front);
+    front.partial = partials++;
     request_items_ = ++items;
   }
 
   void close_cta() {
     close_request();
-    if (has_last_) out_.items[items++] = last_;
-    has_last_ = false;
+    if (first_.run != nullptr) write_first(out_.items[cta_items_]);
+    if (last_.run != nullptr) write_last(out_.items[items++]);
     request_items_ = items;
     pricing.close_cta();
     out_.cta_begin[++ctas_] = items;
@@ -84,29 +94,35 @@ class Writer {
   int joins = 0;
 
  private:
-  WorkItem item_of(const StreamRun& run, int head_begin, int head_end, std::int64_t begin,
-                   std::int64_t end) const {
-    const RequestRecord& request = out_.requests[run.request];
-    return {request.kv_offset,
-            run.request,
-            request.qo_begin,
-            request.qo_len,
-            request.kv_len,
-            run.row_begin,
-            run.num_rows,
-            head_begin,
-            head_end,
-            run.tile_begin + static_cast<std::int32_t>(begin),
-            run.tile_begin + static_cast<std::int32_t>(end),
-            run.gap_begin,
-            run.gap_tiles,
-            -1,
-            0};
+  // What an item takes of a run.
+  struct Share {
+    const StreamRun* run = nullptr;
+    std::int32_t head_begin, head_end, tile_begin, tile_end;
+
+    void write(WorkItem& to) const {
+      to = run->item;
+      to.kv_head_begin = head_begin;
+      to.kv_head_end = head_end;
+      to.tile_begin = tile_begin;
+      to.tile_end = tile_end;
+    }
+  };
+
+  void write_first(WorkItem& to) {
+    first_.write(to);
+    first_.run = nullptr;
+  }
+  void write_last(WorkItem& to) {
+    last_.write(to);
+    to.partial = last_partial_;
+    to.join = last_join_;
+    last_.run = nullptr;
   }
 
   // Several query tiles of one request in this CTA: lists them head by head (streams.h says why).
   void close_request() {
     if (several_tiles_) {
+      if (first_.run != nullptr) write_first(out_.items[cta_items_]);
       const std::size_t count = static_cast<std::size_t>(items - request_items_);
       std::copy_n(out_.items + request_items_, count, out_.scratch.data());
       items = request_items_;
@@ -129,8 +145,9 @@ class Writer {
   int cta_items_ = 0;          // where the open CTA's items start
   int request_items_ = 0;      // where the open request's items in it start
   int first_partial_ = 0;      // slot of the open stream's first piece
-  WorkItem last_;              // the open CTA's last piece of a stream, if it has one
-  bool has_last_ = false;
+  Share first_;  // the open CTA's first whole item, while a piece may still go before it
+  Share last_;   // its last piece of a stream, if it has one
+  int last_partial_ = 0, last_join_ = 0;
   std::int32_t request_ = -1;  // of the last item, and its query tile
   std::int32_t row_begin_ = 0;
   bool several_tiles_ = false;
@@ -157,7 +174,7 @@ struct LineTotals {
 LineTotals totals_of(const Line& line) {
   LineTotals totals;
   for (const StreamRun& run : line.runs) {
-    const std::int64_t stream = line.cost.whole(run.num_tiles);
+    const std::int64_t stream = line.cost.whole(run.num_tiles());
     totals.cost += stream * line.num_heads;
     totals.longest = std::max(totals.longest, stream);
   }
@@ -210,7 +227,8 @@ SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const P
   const std::int64_t guess = floor + line.cost.part(1) + line.cost.per_partial;
   Writer writer = written(line, guess, out);
   if (!is_even(writer.pricing, line.num_ctas)) {
-    writer = written(line, search_budget(line, floor, guess, writer.pricing), out);
+    const std::int64_t budget = search_budget(line, floor, guess, writer.pricing);
+    if (budget < writer.pricing.busiest) writer = written(line, budget, out);
   }
   SplitResult result{writer.items, writer.partials, writer.joins, 1.0};
   if (writer.pricing.total > 0) {

@@ -15,8 +15,7 @@ namespace heddle {
 
 // Where a split writes; all of it has room for plan_bounds (layout.h).
 struct SplitOutput {
-  const RequestRecord* requests;  // of the whole batch, read
-  std::int32_t* cta_begin;        // [num_ctas + 1]
+  std::int32_t* cta_begin;  // [num_ctas + 1]
   WorkItem* items;
   std::span<WorkItem> scratch;  // as many as items
 };

@@ -1,23 +1,20 @@
 // Streams: the units that a split lays in a row. A stream is one (request, query tile, kv head).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
-#include "planner/check_batch.h"
 #include "planner/plan.h"
+#include "planner/visible.h"
 
 namespace heddle {
 
-// All streams of one (request, query tile): one for each kv head, over the same KV tiles.
+// All streams of one (request, query tile): one for each kv head, over the same KV tiles. Kept as the
+// item that it becomes where nothing is cut, so that writing one is a copy of 64 bytes.
 struct StreamRun {
-  std::int32_t request;
-  std::int32_t row_begin;  // first packed row of the query tile
-  std::int32_t num_rows;
-  std::int32_t tile_begin;  // visited KV tiles, as WorkItem counts them
-  std::int32_t num_tiles;   // 0: the rows see no key
-  std::int32_t gap_begin;
-  std::int32_t gap_tiles;
+  WorkItem item;
+  std::int32_t num_tiles() const { return item.tile_end - item.tile_begin; }  // 0: no key is seen
 };
 
 // Which pipeline runs a request of that many query rows.
@@ -30,10 +27,20 @@ inline Pipeline pipeline_of(const PlanConfig& config, std::int64_t qo_len) {
 // Fills one pipeline's runs, in the order in which they are cut.
 class StreamList {
  public:
-  StreamList(const PlanConfig& config, Pipeline pipeline, std::span<StreamRun> room)
-      : config_(config), shape_(config.of(pipeline)), room_(room) {}
+  StreamList(const PlanConfig& config, Pipeline pipeline, const MaskBounds& mask,
+             std::span<StreamRun> room)
+      : group_(config.group),
+        num_heads_(config.num_kv_heads),
+        tile_rows_(config.of(pipeline).tile_rows),
+        visible_(mask, config.of(pipeline).tile_kv),
+        room_(room) {}
 
-  // Lists the query tiles of request r.
+  struct Request {
+    std::int64_t kv_offset;
+    std::int32_t number, qo_begin, qo_len, kv_len;
+  };
+
+  // Lists the query tiles of a request.
   //
   // A request's tiles lie together and all heads of a tile side by side, so a CTA's share is a
   // few neighbouring query tiles for every head; it then works head by head (split.h). Thus CTAs
@@ -41,15 +48,53 @@ class StreamList {
   // spend on each head, and its K and V meet in L2 one head at a time (16k keys of 128 bf16: 8 MB
   // of the 67 MB that 8 heads take together). The last tile comes first: under a causal mask it is
   // the longest, and the short ones at the end let the cuts fall between streams.
-  void add(const MaskBounds& mask, std::int32_t r, std::int32_t qo_len, std::int32_t kv_len);
+  void add(const Request& request) {
+    const std::int32_t rows = request.qo_len * group_;
+    if (rows <= tile_rows_)
+      add_tile(request, 0, rows, 0, request.qo_len);
+    else
+      add_tiles(request, rows);
+  }
 
   std::span<const StreamRun> runs() const { return room_.first(size_); }
+  bool has_several_tiles() const { return has_several_tiles_; }  // of one request
 
  private:
-  const PlanConfig& config_;
-  const PipelineShape& shape_;
+  void add_tiles(const Request& request, std::int32_t rows) {
+    has_several_tiles_ = true;
+    for (std::int32_t t = (rows - 1) / tile_rows_; t >= 0; --t) {
+      const std::int32_t begin = t * tile_rows_, end = std::min(begin + tile_rows_, rows);
+      add_tile(request, begin, end - begin, begin / group_, (end - 1) / group_ + 1);
+    }
+  }
+
+  void add_tile(const Request& request, std::int32_t row_begin, std::int32_t num_rows,
+                std::int32_t token_begin, std::int32_t token_end) {
+    const VisibleTiles tiles =
+        visible_.of(request.qo_len, request.kv_len, token_begin, token_end);
+    WorkItem& item = room_[size_++].item;
+    item.kv_offset = request.kv_offset;
+    item.request = request.number;
+    item.qo_begin = request.qo_begin;
+    item.qo_len = request.qo_len;
+    item.kv_len = request.kv_len;
+    item.row_begin = row_begin;
+    item.num_rows = num_rows;
+    item.kv_head_begin = 0;
+    item.kv_head_end = num_heads_;
+    item.tile_begin = tiles.tile_begin;
+    item.tile_end = tiles.tile_begin + tiles.num_tiles;
+    item.gap_begin = tiles.gap_begin;
+    item.gap_tiles = tiles.gap_tiles;
+    item.partial = -1;
+    item.join = 0;
+  }
+
+  std::int32_t group_, num_heads_, tile_rows_;
+  VisibleKeys visible_;
   std::span<StreamRun> room_;
   std::size_t size_ = 0;
+  bool has_several_tiles_ = false;
 };
 
 }  // namespace heddle

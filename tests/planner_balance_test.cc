@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "planner/cost.h"
+#include "planner/cost_table.h"
 #include "tests/catch.h"
 #include "tests/planner_batches.h"
 
@@ -61,6 +62,7 @@ Balance published(const PlanConfig& config, const std::vector<std::int32_t>& kv)
 std::vector<std::int32_t> ones(const std::vector<std::int32_t>& kv) { return std::vector<std::int32_t>(kv.size(), 1); }
 
 constexpr std::string_view kMoreBatches[] = {"64x1024", "256x1024", "1x1024", "1x8192", "1x131072", "16x8192", "128x2048"};
+constexpr std::string_view kLargeBatches[] = {"256x4096", "10000x4096", "zipf:10000:65536", "uniform:10000:256:16384"};
 
 }  // namespace
 
@@ -147,9 +149,11 @@ TEST_CASE("cost model: both algorithms", "[.bench]") {
 TEST_CASE("host time of a plan", "[.bench]") {
   using Clock = std::chrono::steady_clock;
   for (const int ctas : {132, 264}) {
+    PlanConfig config = named_config(ctas);
+    config.pipeline[0].cost = cost_model(Pipeline::decode, 16, 64, 128);
     const auto print = [&](std::string_view name) {
       const std::vector<std::int32_t> kv = parse_lengths(name);
-      Planner planner(named_config(ctas), maxima_of(ones(kv), kv));
+      Planner planner(config, maxima_of(ones(kv), kv));
       const OwnedBatch batch(ones(kv), kv, 16);
       PlanBytes bytes(planner.layout().plan_bytes);
       PlanSummary summary;
@@ -165,5 +169,6 @@ TEST_CASE("host time of a plan", "[.bench]") {
     };
     for (const std::string_view name : kNamedBatches) print(name);
     for (const std::string_view name : kMoreBatches) print(name);
+    for (const std::string_view name : kLargeBatches) print(name);
   }
 }

@@ -171,6 +171,21 @@ void check_coverage(const Case& c, Pipeline pipeline, std::map<StreamKey, Visit>
   REQUIRE(visits.empty());
 }
 
+// What the summary says that tensors must reach, from the records.
+void check_reach(const Case& c, const PlanSummary& summary, std::span<const RequestRecord> requests) {
+  std::int64_t rows = 0, longest = 0, entries = 0;
+  for (const RequestRecord& r : requests) {
+    rows += r.qo_len;
+    longest = std::max<std::int64_t>(longest, r.kv_len);
+    const int page = std::max(c.config.page_size, 1);
+    if (r.kv_len > 0) entries = std::max(entries, r.kv_offset + (r.kv_len - 1) / page + 1);
+  }
+  REQUIRE(summary.num_qo_rows == rows);
+  REQUIRE(summary.max_kv_len == longest);
+  REQUIRE(summary.num_kv_rows == (c.config.page_size == 0 ? entries : 0));
+  REQUIRE(summary.num_indices == (c.config.page_size == 0 ? 0 : entries));
+}
+
 void check_records(const Case& c, const Planned& planned, PlanView& view) {
   const PlanHeader& header = view.header();
   REQUIRE(header.num_requests == static_cast<int>(c.qo.size()));
@@ -198,6 +213,7 @@ void check_records(const Case& c, const Planned& planned, PlanView& view) {
     REQUIRE(planned.summary.items[p] == s.num_items);
     end = s.items_offset + sizeof(WorkItem) * s.num_items;
   }
+  check_reach(c, planned.summary, view.requests());
   REQUIRE(planned.summary.copy_bytes == end);
   REQUIRE(planned.summary.plan_bytes <= planned.layout.plan_bytes);
 }
