@@ -1,15 +1,12 @@
 #include "planner/check_batch.h"
 
-#include <algorithm>
-#include <limits>
 #include <string_view>
 
 #include "planner/refuse.h"
+#include "planner/survey.h"
 
 namespace heddle {
 namespace {
-
-constexpr std::int64_t kMaxInt = std::numeric_limits<std::int32_t>::max();
 
 // Checks that `indptr` has num_requests + 1 entries, starts at 0 and never decreases.
 void check_indptr(std::string_view name, std::span<const std::int32_t> indptr, int num_requests) {
@@ -125,12 +122,12 @@ void check_qo_len(const PlanConfig& config, const Maxima& maxima, int r, std::in
         r, qo_len, rows, config.group, config.max_decode_rows,
         config.max_decode_rows / config.group);
   }
-  if (rows > kMaxInt - 4096) {
+  if (rows > kMaxRows) {
     refuse(
         "Request {}: qo_len is {}, which makes {} packed rows with {} query heads to a kv head; at "
         "most {} are "
         "allowed.",
-        r, qo_len, rows, config.group, kMaxInt - 4096);
+        r, qo_len, rows, config.group, kMaxRows);
   }
 }
 
@@ -174,73 +171,6 @@ bool has_right_sizes(const CheckedBatch& checked) {
          (checked.form == KvForm::ragged || batch.last_page_len.size() == requests);
 }
 
-// What one pass without branches learns. Unsigned, since a batch that breaks a rule may overflow.
-struct Survey {
-  bool in_order = true;  // both indptr, and each request's own figures
-  std::uint32_t max_qo_len = 0;
-  std::int64_t max_kv_len = 0;
-  std::uint64_t kv_tokens = 0;
-};
-
-template <KvForm kForm>
-Survey survey(const CheckedBatch& checked) {
-  const Batch& batch = checked.batch;
-  const std::int64_t page_size = checked.page_size;
-  Survey seen;
-  bool broken = batch.qo_indptr[0] != 0 || (kForm != KvForm::table && batch.kv_indptr[0] != 0);
-  for (int r = 0; r < checked.num_requests; ++r) {
-    const std::int32_t qo_begin = batch.qo_indptr[r], qo_end = batch.qo_indptr[r + 1];
-    broken |= qo_end < qo_begin;
-    seen.max_qo_len = std::max(seen.max_qo_len, static_cast<std::uint32_t>(qo_end) -
-                                                    static_cast<std::uint32_t>(qo_begin));
-    std::int64_t kv_len;
-    if constexpr (kForm == KvForm::table) {
-      kv_len = batch.kv_lens[r];
-    } else {
-      kv_len = std::int64_t{batch.kv_indptr[r + 1]} - batch.kv_indptr[r];
-    }
-    broken |= kv_len < 0;
-    if constexpr (kForm == KvForm::pages) {
-      // Without a page 0 keys of the last one, else 1 .. page_size.
-      const std::int64_t last = batch.last_page_len[r], has_page = kv_len != 0;
-      broken |= last < has_page || last > page_size * has_page;
-      kv_len = (kv_len - has_page) * page_size + last;
-    }
-    seen.max_kv_len = std::max(seen.max_kv_len, kv_len);
-    seen.kv_tokens += static_cast<std::uint64_t>(kv_len);
-  }
-  seen.in_order = !broken;
-  return seen;
-}
-
-Survey survey(const CheckedBatch& checked) {
-  switch (checked.form) {
-    case KvForm::pages: return survey<KvForm::pages>(checked);
-    case KvForm::table: return survey<KvForm::table>(checked);
-    case KvForm::ragged: break;
-  }
-  return survey<KvForm::ragged>(checked);
-}
-
-// The most query rows that a request may have.
-std::int64_t longest_qo(const PlanConfig& config, const Maxima& maxima) {
-  std::int64_t longest = (kMaxInt - 4096) / config.group;
-  if (!config.of(Pipeline::append).present)
-    longest = std::min<std::int64_t>(longest, config.max_decode_rows / config.group);
-  return maxima.max_qo_len > 0 ? std::min<std::int64_t>(longest, maxima.max_qo_len) : longest;
-}
-
-// The same rules as check_every_rule, of the whole batch at once.
-bool is_allowed(const PlanConfig& config, const Maxima& maxima, const CheckedBatch& checked,
-                const Survey& seen) {
-  const std::int64_t pages_of_longest =
-      checked.form == KvForm::table ? (seen.max_kv_len + config.page_size - 1) / config.page_size : 0;
-  return seen.in_order && seen.max_qo_len <= longest_qo(config, maxima) &&
-         seen.max_kv_len <= kMaxKvLen && pages_of_longest <= checked.batch.kv_table_stride &&
-         checked.batch.kv_table_stride >= 0 && checked.num_qo_rows() <= maxima.max_qo_rows &&
-         seen.kv_tokens <= static_cast<std::uint64_t>(maxima.max_kv_tokens);
-}
-
 }  // namespace
 
 CheckedBatch check_batch(const PlanConfig& config, const Maxima& maxima, const Batch& batch) {
@@ -258,7 +188,7 @@ CheckedBatch check_batch(const PlanConfig& config, const Maxima& maxima, const B
   CheckedBatch checked{batch, form_of(config, batch, num_requests), num_requests, config.page_size};
   if (!has_right_sizes(checked)) check_every_rule(config, maxima, checked);
   const Survey seen = survey(checked);
-  if (!is_allowed(config, maxima, checked, seen)) check_every_rule(config, maxima, checked);
+  if (!seen.allows(config, maxima, checked)) check_every_rule(config, maxima, checked);
   checked.max_kv_len = seen.max_kv_len;
   return checked;
 }

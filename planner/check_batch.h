@@ -43,6 +43,8 @@ struct CheckedBatch {
 
 // Longest request: positions, and a tile more than they need, stay within 32 bits on the device.
 inline constexpr std::int64_t kMaxKvLen = 0x7fffffff - 0xffff;
+// Most packed rows of a request, for the same reason.
+inline constexpr std::int64_t kMaxRows = 0x7fffffff - 4096;
 
 void check_config(const PlanConfig& config);
 void check_maxima(const PlanConfig& config, const Maxima& maxima);

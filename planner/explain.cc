@@ -101,6 +101,27 @@ std::string tiles_words(const PlanConfig& config, const PipelineShape& shape, co
   return words;
 }
 
+std::string place_words(const Share& share) {
+  return fmt::format("{} of the work list on {} (CTA {}{})", counted(share.items, "item"),
+                     counted(static_cast<std::int64_t>(share.ctas.size()), "CTA"),
+                     *share.ctas.begin(),
+                     share.ctas.size() > 1 ? fmt::format(" to {}", *share.ctas.rbegin()) : "");
+}
+
+// What its own lengths made of it.
+std::string chunk_words(const Share& share) {
+  const std::string words = "The plan is batch-invariant, so only its own lengths decide on cuts. ";
+  if (share.cut_streams == 0)
+    return words + fmt::format("They are too short for any. It is {}.", place_words(share));
+  return words + fmt::format(
+                     "They cut {} of its {}, into {} pieces each, of {} KV tiles; the CTA with the "
+                     "last piece merges them all in the order of the keys. It is {}, {} of them "
+                     "pieces.",
+                     share.cut_streams, counted(share.streams, "stream"),
+                     share.pieces_of_stream.words(), share.piece_tiles.words(), place_words(share),
+                     share.pieces);
+}
+
 // Where the borders between CTAs fell, and why.
 std::string cut_words(const PipelineShape& shape, const PlanView::Section& section,
                       const Share& share) {
@@ -111,17 +132,13 @@ std::string cut_words(const PipelineShape& shape, const PlanView::Section& secti
       "time; this request is "
       "worth {:.2f} such shares. ",
       section.num_ctas(), most / shape.cost.per_tile, share.cost / most);
-  const std::string place =
-      fmt::format("{} of the work list on {} (CTA {}{})", counted(share.items, "item"),
-                  counted(static_cast<std::int64_t>(share.ctas.size()), "CTA"), *share.ctas.begin(),
-                  share.ctas.size() > 1 ? fmt::format(" to {}", *share.ctas.rbegin()) : "");
   if (share.cut_streams == 0) {
     return words +
            fmt::format(
                "No border between CTAs fell inside a stream, or the piece to cut off would not "
                "have "
                "been worth its own cost; so nothing was cut and nothing is merged. It is {}.",
-               place);
+               place_words(share));
   }
   return words + fmt::format(
                      "Borders between CTAs cut {} of its {}, into {} pieces each, of {} KV tiles; "
@@ -129,7 +146,7 @@ std::string cut_words(const PipelineShape& shape, const PlanView::Section& secti
                      "the last piece merges them all in the order of the keys. It is {}, {} of "
                      "them pieces.",
                      share.cut_streams, counted(share.streams, "stream"),
-                     share.pieces_of_stream.words(), share.piece_tiles.words(), place,
+                     share.pieces_of_stream.words(), share.piece_tiles.words(), place_words(share),
                      share.pieces);
 }
 
@@ -161,7 +178,8 @@ std::string explain(const PlanConfig& config, std::span<const std::byte> plan, i
                        decode ? "decode" : "append");
   const PlanView::Section section = view.section(pipeline);
   const Share share = share_of(config, pipeline, section, request);
-  return words + tiles_words(config, shape, view, record, share) + cut_words(shape, section, share);
+  words += tiles_words(config, shape, view, record, share);
+  return words + (config.batch_invariant ? chunk_words(share) : cut_words(shape, section, share));
 }
 
 }  // namespace heddle

@@ -6,6 +6,7 @@
 
 #include "engine/error.h"
 #include "planner/check_batch.h"
+#include "planner/chunks.h"
 
 namespace heddle {
 namespace {
@@ -20,22 +21,38 @@ std::size_t plan_bytes_of(const PlanConfig& config, const Maxima& maxima) {
   std::size_t bytes = sections_begin(config);
   for (const Pipeline p : {Pipeline::decode, Pipeline::append})
     bytes += sizeof(WorkItem) * static_cast<std::size_t>(plan_bounds(config, maxima, p).items);
-  return bytes + align_record(sizeof(RequestRecord) * static_cast<std::size_t>(maxima.max_requests));
+  return bytes +
+         align_record(sizeof(RequestRecord) * static_cast<std::size_t>(maxima.max_requests));
 }
 
 std::size_t borders_bytes(const PipelineShape& shape) {
-  return shape.present ? align_record(sizeof(std::int32_t) * static_cast<std::size_t>(shape.num_ctas + 1)) : 0;
+  return shape.present
+             ? align_record(sizeof(std::int32_t) * static_cast<std::size_t>(shape.num_ctas + 1))
+             : 0;
+}
+
+// Requests that a pipeline can have to run.
+std::int64_t most_requests(const PlanConfig& config, const Maxima& maxima, Pipeline pipeline) {
+  const std::int64_t requests = std::min<std::int64_t>(maxima.max_requests, maxima.max_qo_rows);
+  if (pipeline == Pipeline::decode || !config.of(Pipeline::decode).present) return requests;
+  if (maxima.max_qo_len > 0 &&
+      std::int64_t{maxima.max_qo_len} * config.group <= config.max_decode_rows)
+    return 0;
+  // Those with more rows than decode takes.
+  return std::min(requests, maxima.max_qo_rows * config.group / (config.max_decode_rows + 1));
 }
 
 }  // namespace
 
 std::size_t cta_begin_offset(const PlanConfig& config, Pipeline pipeline) {
   const std::size_t header = align_record(sizeof(PlanHeader));
-  return pipeline == Pipeline::decode ? header : header + borders_bytes(config.of(Pipeline::decode));
+  return pipeline == Pipeline::decode ? header
+                                      : header + borders_bytes(config.of(Pipeline::decode));
 }
 
 std::size_t sections_begin(const PlanConfig& config) {
-  return align_item(cta_begin_offset(config, Pipeline::append) + borders_bytes(config.of(Pipeline::append)));
+  return align_item(cta_begin_offset(config, Pipeline::append) +
+                    borders_bytes(config.of(Pipeline::append)));
 }
 
 PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline pipeline) {
@@ -55,8 +72,18 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   }
   PlanBounds bounds;
   bounds.runs = tiles + requests;
+  const std::int64_t whole_items = tiles * config.num_kv_heads + requests;
+  if (config.batch_invariant) {
+    bounds.partials = ChunkRule(config, pipeline)
+                          .most_slots(most_requests(config, maxima, pipeline), maxima.max_kv_tokens,
+                                      shape.tile_kv) *
+                      config.num_kv_heads;
+    // A border divides the heads of one item; a piece that joins goes with every slot at most.
+    bounds.items = whole_items + (ctas - 1) + 2 * bounds.partials;
+    return bounds;
+  }
   // A cut inside a stream turns one item into at most four: whole heads, part | part, whole heads.
-  bounds.items = tiles * config.num_kv_heads + requests + 3 * (ctas - 1);
+  bounds.items = whole_items + 3 * (ctas - 1);
   bounds.partials = ctas;  // the stream that a CTA's share ends in
   return bounds;
 }
@@ -69,10 +96,10 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
   // Offsets within a plan are 32 bit; all factors are bounded, so the sum above cannot wrap.
   if (layout.plan_bytes > std::numeric_limits<std::int32_t>::max()) {
     fail(ErrorKind::invalid_argument,
-         "A plan for max_requests = {} and max_qo_rows = {} would take {} bytes; at most {} are "
-         "allowed: lower the "
-         "maxima.",
-         maxima.max_requests, maxima.max_qo_rows, layout.plan_bytes,
+         "A plan for max_requests = {}, max_qo_rows = {} and max_kv_tokens = {} would take {} "
+         "bytes; "
+         "at most {} are allowed: lower the maxima.",
+         maxima.max_requests, maxima.max_qo_rows, maxima.max_kv_tokens, layout.plan_bytes,
          std::numeric_limits<std::int32_t>::max());
   }
   std::size_t end = align_section(layout.plan_bytes);

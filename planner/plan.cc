@@ -8,6 +8,7 @@
 #include "planner/check_batch.h"
 #include "planner/layout.h"
 #include "planner/split.h"
+#include "planner/split_chunks.h"
 #include "planner/streams.h"
 
 namespace heddle {
@@ -15,6 +16,7 @@ namespace heddle {
 struct Planner::Scratch {
   std::array<std::vector<StreamRun>, kNumPipelines> runs;
   std::vector<WorkItem> items;
+  std::vector<ChunkPlace> borders;  // batch-invariant plans only
 };
 
 namespace {
@@ -80,6 +82,9 @@ Planner::Planner(const PlanConfig& config, const Maxima& maxima)
   for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
     const PlanBounds bounds = plan_bounds(config, maxima, p);
     scratch_->runs[static_cast<int>(p)].resize(static_cast<std::size_t>(bounds.runs));
+    const auto borders = static_cast<std::size_t>(config.of(p).num_ctas) + 1;
+    if (config.batch_invariant && borders > scratch_->borders.size())
+      scratch_->borders.resize(borders);
     if (p == Pipeline::append) scratch_->items.resize(static_cast<std::size_t>(bounds.items));
   }
 }
@@ -122,10 +127,13 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
     section.num_ctas = shape.num_ctas;
     section.cta_begin_offset = static_cast<std::int32_t>(layout_.section[p].cta_begin);
     section.items_offset = writer.position();
-    const SplitResult split = split_evenly(
-        lists[p].runs(), config_.num_kv_heads, shape,
-        {writer.at<std::int32_t>(layout_.section[p].cta_begin),
-         writer.at_end<WorkItem>(), scratch_->items});
+    const SplitOutput place{writer.at<std::int32_t>(layout_.section[p].cta_begin),
+                            writer.at_end<WorkItem>(), scratch_->items};
+    const SplitResult split =
+        config_.batch_invariant
+            ? split_by_chunks(lists[p].runs(), config_, static_cast<Pipeline>(p), place,
+                              scratch_->borders)
+            : split_evenly(lists[p].runs(), config_.num_kv_heads, shape, place);
     section.num_items = split.items;
     writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
     summary.items[p] = split.items;

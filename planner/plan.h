@@ -2,11 +2,12 @@
 //
 // A batch is checked once (check_batch.h), its query tiles are listed with the KV tiles that the
 // declared mask leaves visible (streams.h, visible.h), all of a pipeline's streams are laid in a
-// row and cut into one even share a CTA (split.h), and the records of templates/abi.h are written
-// into one block of bytes that one copy moves. A plan depends on lengths and config alone, never
-// on page ids or addresses: equal lengths, equal bytes. How large it can get is known beforehand
-// (layout.h). plan_view.h reads a plan back; explain.h and draw.h show it to people; lengths.h
-// reads the lengths that the command is given. This room knows no CUDA and no variant, only masks.
+// row and cut into one even share a CTA (split.h, or split_chunks.h), and the records of
+// templates/abi.h are written into one block of bytes that one copy moves. A plan depends on
+// lengths and config alone, never on page ids or addresses: equal lengths, equal bytes. How large
+// it can get is known beforehand (layout.h). plan_view.h reads a plan back; explain.h and draw.h
+// show it to people; lengths.h reads the lengths that the command is given. This room knows no
+// CUDA and no variant, only masks.
 //
 // Why the contiguous split is the default, and not chunks dealt to the least loaded CTA, longest
 // first: by the cost model (not from a GPU; 8 kv heads, tiles of 64 keys, the default CostModel)
@@ -18,6 +19,9 @@
 //
 // So both are even; the contiguous one keeps heads of a request together (10,000 requests of 8
 // heads are 10,100 records, not 80,000), needs no sorting, and bounds partial states by the CTAs.
+//
+// Its price: where borders fall, and so the last bits of a request, depends on the whole batch. A
+// batch_invariant plan cuts by a rule of the request alone and deals whole chunks (split_chunks.h).
 #pragma once
 
 #include <array>
@@ -54,6 +58,7 @@ struct PlanConfig {
   int head_dim = 0;
   int page_size = 0;         // 0: ragged K/V
   int max_decode_rows = 16;  // requests with group * qo_len <= this go to decode (if present)
+  bool batch_invariant = false;  // cut by the request alone (chunks.h), not where CTAs meet
   std::array<PipelineShape, kNumPipelines> pipeline;  // indexed by Pipeline
   const PipelineShape& of(Pipeline p) const { return pipeline[static_cast<int>(p)]; }
 };

@@ -2,30 +2,24 @@
 
 #include <algorithm>
 
+#include "planner/budget.h"
 #include "planner/line.h"
 
 namespace heddle {
 namespace {
 
-// What a walk comes to, without writing anything.
-struct Pricing {
-  std::int64_t current = 0;  // cost of the open CTA
-  std::int64_t busiest = 0;
-  std::int64_t total = 0;
+constexpr int kPrecision = 7;  // of the budget
 
+// A walk's load, without writing anything.
+struct Pricing : Load {
   void whole(const StreamRun&, int, int, std::int64_t cost) { current += cost; }
   void piece(const StreamRun&, int, std::int64_t, std::int64_t, std::int64_t cost) {
     current += cost;
   }
-  void close_cta() {
-    busiest = std::max(busiest, current);
-    total += current;
-    current = 0;
-  }
 };
 
-// Writes items and borders as the walk finds them. An item is written once, when its place is known:
-// to copy one that has just been written would wait for its stores.
+// Writes items and borders as the walk finds them. An item is written once, when its place is
+// known: to copy one that has just been written would wait for its stores.
 class Writer {
  public:
   Writer(const SplitOutput& out, int num_heads) : out_(out), num_heads_(num_heads) {
@@ -33,7 +27,7 @@ class Writer {
   }
 
   void whole(const StreamRun& run, int head_begin, int head_end, std::int64_t cost) {
-    pricing.current += cost;
+    load.current += cost;
     if (run.item.request != request_) close_request();
     several_tiles_ |= items > request_items_ && run.item.row_begin != row_begin_;
     request_ = run.item.request;
@@ -47,11 +41,11 @@ class Writer {
     ++items;
   }
 
-  // The first piece of a stream goes before the whole items of its CTA, so that it has been published
-  // when the last piece, the last item of a later CTA, takes it.
+  // The first piece of a stream goes before the whole items of its CTA, so that it has been
+  // published when the last piece, the last item of a later CTA, takes it.
   void piece(const StreamRun& run, int head, std::int64_t begin, std::int64_t end,
              std::int64_t cost) {
-    pricing.current += cost;
+    load.current += cost;
     const Share share{&run, head, head + 1, run.item.tile_begin + static_cast<std::int32_t>(begin),
                       run.item.tile_begin + static_cast<std::int32_t>(end)};
     if (begin == 0) first_partial_ = partials;
@@ -78,7 +72,7 @@ class Writer {
     if (first_.run != nullptr) write_first(out_.items[cta_items_]);
     if (last_.run != nullptr) write_last(out_.items[items++]);
     request_items_ = items;
-    pricing.close_cta();
+    load.close_cta();
     out_.cta_begin[++ctas_] = items;
     cta_items_ = items;
   }
@@ -88,7 +82,7 @@ class Writer {
     while (ctas_ < num_ctas) out_.cta_begin[++ctas_] = items;
   }
 
-  Pricing pricing;
+  Load load;
   int items = 0;
   int partials = 0;
   int joins = 0;
@@ -100,11 +94,7 @@ class Writer {
     std::int32_t head_begin, head_end, tile_begin, tile_end;
 
     void write(WorkItem& to) const {
-      to = run->item;
-      to.kv_head_begin = head_begin;
-      to.kv_head_end = head_end;
-      to.tile_begin = tile_begin;
-      to.tile_end = tile_end;
+      write_item(to, *run, head_begin, head_end, tile_begin, tile_end);
     }
   };
 
@@ -119,21 +109,11 @@ class Writer {
     last_.run = nullptr;
   }
 
-  // Several query tiles of one request in this CTA: lists them head by head (streams.h says why).
+  // Several query tiles of one request in this CTA.
   void close_request() {
     if (several_tiles_) {
       if (first_.run != nullptr) write_first(out_.items[cta_items_]);
-      const std::size_t count = static_cast<std::size_t>(items - request_items_);
-      std::copy_n(out_.items + request_items_, count, out_.scratch.data());
-      items = request_items_;
-      for (int head = 0; head < num_heads_; ++head) {
-        for (const WorkItem& item : out_.scratch.first(count)) {
-          if (head < item.kv_head_begin || head >= item.kv_head_end) continue;
-          out_.items[items] = item;
-          out_.items[items].kv_head_begin = head;
-          out_.items[items++].kv_head_end = head + 1;
-        }
-      }
+      items = list_by_head(out_.items, request_items_, items, num_heads_, out_.scratch);
     }
     several_tiles_ = false;
     request_items_ = items;
@@ -142,18 +122,18 @@ class Writer {
   SplitOutput out_;
   int num_heads_;
   int ctas_ = 0;
-  int cta_items_ = 0;          // where the open CTA's items start
-  int request_items_ = 0;      // where the open request's items in it start
-  int first_partial_ = 0;      // slot of the open stream's first piece
-  Share first_;  // the open CTA's first whole item, while a piece may still go before it
-  Share last_;   // its last piece of a stream, if it has one
+  int cta_items_ = 0;      // where the open CTA's items start
+  int request_items_ = 0;  // where the open request's items in it start
+  int first_partial_ = 0;  // slot of the open stream's first piece
+  Share first_;            // the open CTA's first whole item, while a piece may still go before it
+  Share last_;             // its last piece of a stream, if it has one
   int last_partial_ = 0, last_join_ = 0;
   std::int32_t request_ = -1;  // of the last item, and its query tile
   std::int32_t row_begin_ = 0;
   bool several_tiles_ = false;
 };
 
-Pricing price(const Line& line, std::int64_t budget) {
+Load price(const Line& line, std::int64_t budget) {
   Pricing pricing;
   LineWalk<Pricing>(line, budget, pricing).walk();
   return pricing;
@@ -181,40 +161,22 @@ LineTotals totals_of(const Line& line) {
   return totals;
 }
 
-// Close enough to even that another walk over the line would cost more than it gains.
-bool is_even(const Pricing& pricing, int num_ctas) {
-  return pricing.busiest * num_ctas <= pricing.total + pricing.total / 100;
-}
-
-// Finds the smallest budget that holds the line, to half a tile or 1/128. `pricing` is what the
-// budget `tried` came to.
-std::int64_t search_budget(const Line& line, std::int64_t floor, std::int64_t tried,
-                           Pricing pricing) {
-  constexpr std::int64_t kHalfTile = LineCost::of_tiles(1) / 2;
-  std::int64_t low = floor, high = tried;
-  while (pricing.busiest > high) {
-    low = high;
-    high += (pricing.busiest - high) / line.num_ctas + high / 256 + kHalfTile;
-    pricing = price(line, high);
-  }
-  high = pricing.busiest;
-  // Uncut streams cost less than assumed; what they really cost is the best next guess.
-  std::int64_t middle = pricing.total / line.num_ctas + kHalfTile;
-  while (!is_even(pricing, line.num_ctas) && high - low > std::max(kHalfTile, high / 128)) {
-    if (middle <= low || middle >= high) middle = low + (high - low) / 2;
-    const Pricing probe = price(line, middle);
-    if (probe.busiest > middle) {
-      low = middle;
-    } else {
-      high = probe.busiest;
-      pricing = probe;
-    }
-    middle = low + (high - low) / 2;
-  }
-  return high;
-}
-
 }  // namespace
+
+int list_by_head(WorkItem* items, int begin, int end, int num_heads, std::span<WorkItem> scratch) {
+  const std::span<WorkItem> source = scratch.first(static_cast<std::size_t>(end - begin));
+  std::copy_n(items + begin, source.size(), source.data());
+  int size = begin;
+  for (int head = 0; head < num_heads; ++head) {
+    for (const WorkItem& item : source) {
+      if (head < item.kv_head_begin || head >= item.kv_head_end) continue;
+      items[size] = item;
+      items[size].kv_head_begin = head;
+      items[size++].kv_head_end = head + 1;
+    }
+  }
+  return size;
+}
 
 SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const PipelineShape& shape,
                          const SplitOutput& out) {
@@ -226,16 +188,13 @@ SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const P
   // where walking the line twice would double the time. The others are searched for.
   const std::int64_t guess = floor + line.cost.part(1) + line.cost.per_partial;
   Writer writer = written(line, guess, out);
-  if (!is_even(writer.pricing, line.num_ctas)) {
-    const std::int64_t budget = search_budget(line, floor, guess, writer.pricing);
-    if (budget < writer.pricing.busiest) writer = written(line, budget, out);
+  if (!writer.load.is_even(line.num_ctas)) {
+    const std::int64_t budget =
+        search_budget(line.num_ctas, floor, guess, writer.load, kPrecision,
+                      [&line](std::int64_t tried) { return price(line, tried); });
+    if (budget < writer.load.busiest) writer = written(line, budget, out);
   }
-  SplitResult result{writer.items, writer.partials, writer.joins, 1.0};
-  if (writer.pricing.total > 0) {
-    result.max_over_mean = static_cast<double>(writer.pricing.busiest) * line.num_ctas /
-                           static_cast<double>(writer.pricing.total);
-  }
-  return result;
+  return {writer.items, writer.partials, writer.joins, writer.load.max_over_mean(line.num_ctas)};
 }
 
 }  // namespace heddle

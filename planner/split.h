@@ -2,7 +2,8 @@
 //
 // No CTA gets more than a budget; the budget is the smallest at which all CTAs together hold
 // everything. A CTA whose budget ends inside a stream leaves the rest to the next CTA, so each of
-// the num_ctas - 1 borders cuts at most one stream: at most one partial state and one join a CTA. Pieces shorter than the time that they cost are not cut off.
+// the num_ctas - 1 borders cuts at most one stream: at most one partial state and one join a CTA.
+// Pieces shorter than the time that they cost are not cut off.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,14 @@ struct SplitOutput {
   std::span<WorkItem> scratch;  // as many as items
 };
 
+// Lists items [begin, end), whole ones of one request, head by head (streams.h says why); returns
+// where they end then.
+int list_by_head(WorkItem* items, int begin, int end, int num_heads, std::span<WorkItem> scratch);
+
 struct SplitResult {
   int items = 0;
   int partials = 0;
-  int joins = 0;  // cut streams
+  int joins = 0;               // cut streams
   double max_over_mean = 1.0;  // of the cost over all CTAs; 1 where there is no work
 };
 

@@ -10,12 +10,22 @@
 
 namespace heddle {
 
-// All streams of one (request, query tile): one for each kv head, over the same KV tiles. Kept as the
-// item that it becomes where nothing is cut, so that writing one is a copy of 64 bytes.
+// All streams of one (request, query tile): one for each kv head, over the same KV tiles. Kept as
+// the item that it becomes where nothing is cut, so that writing one is a copy of 64 bytes.
 struct StreamRun {
   WorkItem item;
   std::int32_t num_tiles() const { return item.tile_end - item.tile_begin; }  // 0: no key is seen
 };
+
+// Writes the item that covers these heads and visited tiles of a run.
+inline void write_item(WorkItem& to, const StreamRun& run, std::int32_t head_begin,
+                       std::int32_t head_end, std::int32_t tile_begin, std::int32_t tile_end) {
+  to = run.item;
+  to.kv_head_begin = head_begin;
+  to.kv_head_end = head_end;
+  to.tile_begin = tile_begin;
+  to.tile_end = tile_end;
+}
 
 // Which pipeline runs a request of that many query rows.
 inline Pipeline pipeline_of(const PlanConfig& config, std::int64_t qo_len) {
@@ -70,8 +80,7 @@ class StreamList {
 
   void add_tile(const Request& request, std::int32_t row_begin, std::int32_t num_rows,
                 std::int32_t token_begin, std::int32_t token_end) {
-    const VisibleTiles tiles =
-        visible_.of(request.qo_len, request.kv_len, token_begin, token_end);
+    const VisibleTiles tiles = visible_.of(request.qo_len, request.kv_len, token_begin, token_end);
     WorkItem& item = room_[size_++].item;
     item.kv_offset = request.kv_offset;
     item.request = request.number;

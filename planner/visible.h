@@ -18,7 +18,8 @@ struct VisibleTiles {
   std::int32_t gap_tiles = 0;
 };
 
-// How keys are counted in KV tiles; tiles are a power of two nearly always, and then a shift does it.
+// How keys are counted in KV tiles; tiles are a power of two nearly always, and then a shift does
+// it.
 class KvTiles {
  public:
   explicit KvTiles(std::int32_t tile_kv)
@@ -53,14 +54,16 @@ class VisibleKeys {
     if (has_window_) return in_window(qo_len, kv_len, token_begin, token_end);
     // Sink keys are among the first ones, which all rows see that see any.
     const std::int64_t last_pos = std::int64_t{kv_len} - qo_len + token_end - 1;
-    const std::int64_t end = mask_.causal ? std::clamp<std::int64_t>(last_pos + 1, 0, kv_len) : kv_len;
+    const std::int64_t end =
+        mask_.causal ? std::clamp<std::int64_t>(last_pos + 1, 0, kv_len) : kv_len;
     return {0, tiles_.up_to(end), 0, 0};
   }
 
  private:
   // The union over the tokens of the keys that each of them keeps, in whole tiles. That union is
   // exact: token by token the window's interval moves by one key and always holds the token's own
-  // position, so neighbours touch, and what falls off either end of the sequence is the same for all.
+  // position, so neighbours touch, and what falls off either end of the sequence is the same for
+  // all.
   VisibleTiles in_window(std::int32_t qo_len, std::int32_t kv_len, std::int32_t token_begin,
                          std::int32_t token_end) const {
     // 64 bits: kUnbounded is added to positions, and positions may be negative.

@@ -158,6 +158,18 @@ TEST_CASE("rendering twice gives the same text, another pipeline another one", "
         render_host_unit(gemma2, values, "entry").text);
 }
 
+TEST_CASE("batch_invariant is the planner's business: the units stay the same", "[engine][render]") {
+  const Variant gemma2 = VariantRegistry().at("gemma2");
+  AttentionConfig config{.num_qo_heads = 32, .num_kv_heads = 8, .head_dim = 128};
+  const TileConfig tile{16, 64, 4, 3, 2, 0};
+  const auto text = [&] {
+    return render_gpu_unit(Pipeline::decode, gemma2, gemma2.resolve({}), config, tile).text;
+  };
+  const std::string plain = text();
+  config.batch_invariant = true;
+  CHECK(text() == plain);
+}
+
 TEST_CASE("constants are in the text, run-time params are not", "[engine][render]") {
   const Variant variant = variant_of(R"({"name": "mixed", "params": {
       "slope": {"type": "f32", "constant": true}, "turns": {"type": "i32", "constant": true},

@@ -38,14 +38,18 @@ TEST_CASE("plan allocates nothing, not even the first time", "[planner]") {
   std::vector<std::int32_t> qo(kv.size(), 1);
   for (std::size_t r = 0; r < qo.size(); r += 7) qo[r] = 300;
   const OwnedBatch large(qo, kv, 16), small({1}, {77}, 16), none({}, {}, 16);
-  Planner planner(named_config(), maxima_of(qo, kv));
-  PlanBytes bytes(planner.layout().plan_bytes);
+  for (const bool batch_invariant : {false, true}) {
+    PlanConfig config = named_config();
+    config.batch_invariant = batch_invariant;
+    Planner planner(config, maxima_of(qo, kv));
+    PlanBytes bytes(planner.layout().plan_bytes);
 
-  const long before = allocations;
-  CHECK(before > 0);
-  for (const OwnedBatch* batch : {&large, &small, &none, &large}) {
-    planner.plan(batch->view(), {.causal = 1}, bytes.span());
+    const long before = allocations;
+    CHECK(before > 0);
+    for (const OwnedBatch* batch : {&large, &small, &none, &large}) {
+      planner.plan(batch->view(), {.causal = 1}, bytes.span());
+    }
+    const long after = allocations;
+    CHECK(after == before);
   }
-  const long after = allocations;
-  CHECK(after == before);
 }

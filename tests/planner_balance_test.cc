@@ -61,6 +61,21 @@ Balance published(const PlanConfig& config, const std::vector<std::int32_t>& kv)
 
 std::vector<std::int32_t> ones(const std::vector<std::int32_t>& kv) { return std::vector<std::int32_t>(kv.size(), 1); }
 
+// Decode of head_dim 128 on 132 SMs, at the prices of an H200.
+PlanConfig priced_config(bool batch_invariant) {
+  PlanConfig config = named_config(264);
+  config.pipeline[0].cost = cost_model(Pipeline::decode, 16, 64, 128);
+  config.batch_invariant = batch_invariant;
+  return config;
+}
+
+Balance balance_of(bool batch_invariant, std::string_view name) {
+  const PlanConfig config = priced_config(batch_invariant);
+  const std::vector<std::int32_t> kv = parse_lengths(name);
+  Planned planned = plan_of(config, ones(kv), kv);
+  return balance_of(config, planned, Pipeline::decode);
+}
+
 constexpr std::string_view kMoreBatches[] = {"64x1024", "256x1024", "1x1024", "1x8192", "1x131072", "16x8192", "128x2048"};
 constexpr std::string_view kLargeBatches[] = {"256x4096", "10000x4096", "zipf:10000:65536", "uniform:10000:256:16384"};
 
@@ -118,6 +133,31 @@ TEST_CASE("pieces are worth their own cost", "[planner][balance]") {
   }
 }
 
+TEST_CASE("batch_invariant: the busiest CTA stays within 5 % of the default's, 10 % on skewed batches",
+          "[planner][balance]") {
+  const std::pair<std::string_view, double> least[] = {
+      {"64x4096", 0.95},        {"128x2048", 0.95},          {"256x1024", 0.95},
+      {"16x8192", 0.95},        {"1x131072", 0.95},          {"10000x300", 0.95},
+      {"zipf:256:65536", 0.90}, {"1x131072+255x1024", 0.90}, {"uniform:64:256:16384", 0.90}};
+  for (const auto& [name, ratio] : least) {
+    INFO(name);
+    CHECK(balance_of(false, name).busiest / balance_of(true, name).busiest >= ratio);
+  }
+}
+
+TEST_CASE("batch_invariant: how many CTAs one request reaches", "[planner][balance]") {
+  const auto busy_ctas = [](int kv_len) {
+    const Planned planned = plan_of(priced_config(true), {1}, {kv_len});
+    const auto section = PlanView(planned.bytes.view()).section(Pipeline::decode);
+    int busy = 0;
+    for (int cta = 0; cta < section.num_ctas(); ++cta) busy += !section.items_of(cta).empty();
+    return busy;
+  };
+  CHECK(busy_ctas(1024) == 8);  // not cut: chunks.h says why
+  CHECK(busy_ctas(8192) == 48);
+  CHECK(busy_ctas(131072) == 256);  // 512 chunks, two a CTA
+}
+
 TEST_CASE("equal lengths give equal bytes, wherever the pages are", "[planner]") {
   const std::vector<std::int32_t> kv = parse_lengths("zipf:50:9000");
   Planned first = plan_of(named_config(), ones(kv), kv), second = plan_of(named_config(), ones(kv), kv);
@@ -146,11 +186,20 @@ TEST_CASE("cost model: both algorithms", "[.bench]") {
   }
 }
 
+TEST_CASE("cost model: batch_invariant against the default", "[.bench]") {
+  const auto print = [](std::string_view name) {
+    const Balance plain = balance_of(false, name), invariant = balance_of(true, name);
+    fmt::print("{:24} max/mean {:.4f} against {:.4f}   speed of the default {:.4f}\n", name, invariant.max_over_mean,
+               plain.max_over_mean, plain.busiest / invariant.busiest);
+  };
+  for (const std::string_view name : kNamedBatches) print(name);
+  for (const std::string_view name : kMoreBatches) print(name);
+}
+
 TEST_CASE("host time of a plan", "[.bench]") {
   using Clock = std::chrono::steady_clock;
-  for (const int ctas : {132, 264}) {
-    PlanConfig config = named_config(ctas);
-    config.pipeline[0].cost = cost_model(Pipeline::decode, 16, 64, 128);
+  for (const bool batch_invariant : {false, true}) {
+    const PlanConfig config = priced_config(batch_invariant);
     const auto print = [&](std::string_view name) {
       const std::vector<std::int32_t> kv = parse_lengths(name);
       Planner planner(config, maxima_of(ones(kv), kv));
@@ -164,7 +213,8 @@ TEST_CASE("host time of a plan", "[.bench]") {
         us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
       }
       std::sort(us.begin(), us.end());
-      fmt::print("{:4} CTAs {:20} {:7} items {:5} partials {:8} bytes  {:8.2f} us median {:8.2f} us least\n", ctas, name,
+      fmt::print("{:9} {:24} {:7} items {:6} partials {:9} bytes  {:8.2f} us median {:8.2f} us least\n",
+                 batch_invariant ? "invariant" : "default", name,
                  summary.items[0], summary.partials[0], summary.copy_bytes, us[us.size() / 2], us[0]);
     };
     for (const std::string_view name : kNamedBatches) print(name);

@@ -46,6 +46,7 @@ struct PlanBytes {
   };
   explicit PlanBytes(std::size_t size) : lines((size + 255) / 256 + 1) {}
   std::span<std::byte> span() { return {lines.data()->bytes, lines.size() * 256}; }
+  std::span<const std::byte> view() const { return {lines.data()->bytes, lines.size() * 256}; }
   std::vector<Line> lines;
 };
 

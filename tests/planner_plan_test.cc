@@ -62,6 +62,12 @@ Case random_case(Random& random) {
     c.qo.push_back(draw(random, 0, qo_most));
     c.kv.push_back(draw(random, 0, 5) == 0 ? pick(random, {0, 1, 63, 64, 65, 128}) : draw(random, 0, kv_most));
   }
+  config.batch_invariant = draw(random, 0, 1);
+  if (config.batch_invariant && draw(random, 0, 1) == 0) config.head_dim = 1024;  // chunks of few tiles
+  if (config.batch_invariant && draw(random, 0, 9) == 0) {  // append cuts nothing below 4096 keys
+    c.qo = {std::min(qo_most, 4), std::min(qo_most, 1)};
+    c.kv = {draw(random, 0, 14000), draw(random, 0, 3000)};
+  }
   c.table = config.page_size > 0 && draw(random, 0, 2) == 0;
   return c;
 }
@@ -84,7 +90,11 @@ struct Visit {
   std::vector<int> tiles;           // of the sequence, in the order visited
   std::map<int, WorkItem> parts;     // by slot
   bool whole = false;
+  int last_cta = 0, joined_by = -1;  // of its pieces; of the one that joins
 };
+
+// Order within a CTA: pieces that publish, whole items, pieces that wait for others.
+int place_of(const WorkItem& item) { return item.partial < 0 ? 1 : item.join == 0 ? 0 : 2; }
 
 // Reads all items of a pipeline; checks each for itself.
 std::map<StreamKey, Visit> visits_of(const Case& c, const PlanView::Section& section, const PipelineShape& shape,
@@ -92,7 +102,7 @@ std::map<StreamKey, Visit> visits_of(const Case& c, const PlanView::Section& sec
   std::map<StreamKey, Visit> visits;
   const OwnedBatch batch(c.qo, c.kv, c.config.page_size, c.table);
   for (int cta = 0; cta < section.num_ctas(); ++cta) {
-    int partials = 0;
+    int partials = 0, joins = 0, place = 0;
     for (const WorkItem& item : section.items_of(cta)) {
       const int r = item.request;
       const int rows = c.qo.at(r) * c.config.group;
@@ -103,8 +113,9 @@ std::map<StreamKey, Visit> visits_of(const Case& c, const PlanView::Section& sec
       REQUIRE((item.qo_len == c.qo[r] && item.kv_len == c.kv[r]));
       REQUIRE((item.qo_begin == batch.qo_indptr[r] && item.kv_offset == (c.table ? r * batch.stride : batch.kv_indptr[r])));
       REQUIRE((item.partial >= 0 || item.join == 0));
-      REQUIRE((item.join == 0 || &item == &section.items_of(cta).back()));  // it may wait for lower CTAs
-      REQUIRE((item.partial < 0 || item.join > 0 || &item == &section.items_of(cta).front()));
+      REQUIRE(place_of(item) >= place);  // so that nothing waits in front of what others wait for
+      place = place_of(item);
+      joins += item.join > 0;
       if (item.partial >= 0) {
         partials += item.join == 0;
         REQUIRE(item.partial + item.join <= layout.max_partials);
@@ -121,11 +132,13 @@ std::map<StreamKey, Visit> visits_of(const Case& c, const PlanView::Section& sec
         } else {
           // The last piece stands behind the slots that it joins.
           REQUIRE(visit.parts.emplace(item.partial + item.join, item).second);
+          visit.last_cta = cta;
+          if (item.join > 0) visit.joined_by = cta;
         }
         for (int t = item.tile_begin; t < item.tile_end; ++t) visit.tiles.push_back(sequence_tile(item, t));
       }
     }
-    REQUIRE(partials <= 1);
+    if (!c.config.batch_invariant) REQUIRE((partials <= 1 && joins <= 1));
   }
   return visits;
 }
@@ -137,6 +150,7 @@ void check_joins(const std::map<StreamKey, Visit>& visits, int partials, int joi
     if (visit.whole) continue;
     --joins;
     REQUIRE(visit.parts.size() >= 2);
+    REQUIRE(visit.joined_by == visit.last_cta);
     int slot = visit.parts.begin()->first, tile = -1;
     for (const auto& [place, piece] : visit.parts) {
       REQUIRE(place == slot++);
@@ -218,7 +232,7 @@ void check_records(const Case& c, const Planned& planned, PlanView& view) {
   REQUIRE(planned.summary.plan_bytes <= planned.layout.plan_bytes);
 }
 
-void check_plan(const Case& c) {
+PlanSummary check_plan(const Case& c) {
   Planned planned = plan_of(c.config, c.qo, c.kv, c.mask, c.table);
   PlanView view(planned.bytes.span().first(planned.summary.plan_bytes));
   check_records(c, planned, view);
@@ -228,16 +242,64 @@ void check_plan(const Case& c) {
     check_joins(visits, planned.summary.partials[static_cast<int>(p)], planned.summary.joins[static_cast<int>(p)]);
     check_coverage(c, p, visits);
   }
+  return planned.summary;
+}
+
+// Where the streams of a request are cut, in visited tiles.
+std::map<std::pair<int, int>, std::vector<int>> cuts_of(const PlanView& view, int request) {
+  std::map<std::pair<int, int>, std::vector<int>> cuts;  // by query tile and head
+  for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
+    for (const WorkItem& item : view.section(p).items) {
+      if (item.request != request) continue;
+      for (int head = item.kv_head_begin; head < item.kv_head_end; ++head)
+        cuts[{item.row_begin, head}].push_back(item.tile_end);
+    }
+  }
+  for (auto& [stream, ends] : cuts) std::sort(ends.begin(), ends.end());
+  return cuts;
 }
 
 }  // namespace
 
 TEST_CASE("every plan covers each visible tile exactly once", "[planner][plan]") {
   const char* wanted = std::getenv("HEDDLE_PLANS");
-  const int plans = wanted != nullptr ? std::atoi(wanted) : 3000;
+  const int plans = wanted != nullptr ? std::atoi(wanted) : 4000;
+  int cut[kNumPipelines] = {};  // batch-invariant plans that cut streams
   for (int i = 0; i < plans; ++i) {
     Random random(static_cast<unsigned>(i));
     INFO("plan " << i);
-    check_plan(random_case(random));
+    const Case c = random_case(random);
+    const PlanSummary summary = check_plan(c);
+    for (int p = 0; p < kNumPipelines; ++p) cut[p] += c.config.batch_invariant && summary.joins[p] > 0;
   }
+  CHECK(cut[0] > plans / 50);
+  CHECK(cut[1] > plans / 200);
+}
+
+TEST_CASE("batch_invariant: a request is cut at the same tiles in every batch", "[planner][plan]") {
+  int cut = 0;
+  for (int i = 0; i < 300; ++i) {
+    INFO("request " << i);
+    Random random(static_cast<unsigned>(i));
+    Case alone = random_case(random);
+    alone.config.batch_invariant = true;
+    alone.qo = {draw(random, 1, alone.config.pipeline[1].present ? 90 : 1)};
+    alone.kv = {draw(random, 0, 60000)};
+    if (!alone.config.pipeline[1].present) alone.config.group = 1;
+    Planned planned = plan_of(alone.config, alone.qo, alone.kv, alone.mask, alone.table);
+    const auto wanted = cuts_of(PlanView(planned.bytes.span()), 0);
+    cut += planned.summary.joins[0] + planned.summary.joins[1] > 0;
+    for (int batch = 0; batch < 5; ++batch) {
+      Case c = alone;
+      const int others = draw(random, 0, 30), at = draw(random, 0, others);
+      c.qo.clear(), c.kv.clear();
+      for (int r = 0; r <= others; ++r) {
+        c.qo.push_back(r == at ? alone.qo[0] : draw(random, 0, 1));
+        c.kv.push_back(r == at ? alone.kv[0] : draw(random, 0, 20000));
+      }
+      planned = plan_of(c.config, c.qo, c.kv, c.mask, c.table);
+      REQUIRE(cuts_of(PlanView(planned.bytes.span()), at) == wanted);
+    }
+  }
+  CHECK(cut > 100);
 }

@@ -62,6 +62,17 @@ TEST_CASE("explain: a long request is cut, a short one is not", "[planner][expla
   CHECK_THAT(last, contains("so nothing was cut and nothing is merged. It is 1 item of the work list on 1 CTA (CTA 131)."));
 }
 
+TEST_CASE("explain: a batch-invariant plan cuts by the request's own lengths", "[planner][explain]") {
+  PlanConfig config = named_config();
+  config.batch_invariant = true;
+  const std::vector<std::int32_t> kv = parse_lengths("1x8000+20x1024"), qo(kv.size(), 1);
+  CHECK_THAT(explained(config, qo, kv, 0),
+             contains("visit 1000 of 1000 KV tiles of 64 keys. The plan is batch-invariant, so only its own lengths decide on "
+                      "cuts. They cut 8 of its 8 streams, into 6 pieces each, of 20 to 21 KV tiles; the CTA with the last "
+                      "piece merges them all in the order of the keys. It is 48 items of the work list on "));
+  CHECK_THAT(explained(config, qo, kv, 20), contains("They are too short for any. It is 4 items of the work list on 4 CTAs"));
+}
+
 TEST_CASE("explain: masks, empty requests and absent pipelines", "[planner][explain]") {
   const MaskBounds mask{.causal = 1, .window_left = 500, .sink = 10};
   const std::string masked = explained(named_config(), {1, 0, 1}, {3000, 5, 0}, 0, mask);

@@ -65,3 +65,37 @@ TEST_CASE("zero maxima make a workspace, and the empty batch a plan", "[planner]
   CHECK(planned.summary.max_over_mean[0] == 1.0);
   CHECK(planned.summary.copy_bytes > sizeof(PlanHeader));
 }
+
+TEST_CASE("batch_invariant: slots are bounded by the keys and by the requests", "[planner][workspace]") {
+  PlanConfig config = named_config(264, 132);
+  config.batch_invariant = true;
+  const auto slots = [&](const Maxima& maxima) {
+    const WorkspaceLayout layout = workspace_layout(config, maxima);
+    return std::pair(layout.section[0].max_partials, layout.section[1].max_partials);
+  };
+  const Maxima usual{.max_requests = 256, .max_qo_rows = 256, .max_kv_tokens = 1 << 20};
+  CHECK(slots(usual) == std::pair(8 * 744, 8 * 256));  // a slot for 22 tiles of 64 keys; for 64 tiles
+  CHECK(slots({.max_requests = 2, .max_qo_rows = 256, .max_kv_tokens = 1LL << 40}) == std::pair(8 * 2 * 63, 8 * 2 * 7));
+  CHECK(slots({.max_requests = 256, .max_qo_rows = 1024, .max_kv_tokens = 1 << 20, .max_qo_len = 4}).second == 0);
+  config.pipeline[1] = {};
+  CHECK(workspace_layout(config, usual).total_bytes < std::size_t{50} << 20);
+}
+
+// As many chunks as the keys allow, and as many query tiles as are cut.
+TEST_CASE("batch_invariant: the most awkward lengths fit too", "[planner][workspace]") {
+  PlanConfig config = named_config(37, 41);
+  config.batch_invariant = true;
+  for (const int qo_len : {1, 4, 5, 32, 33, 64, 65, 127, 129, 256, 257}) {
+    for (const int kv_len : {1409, 4097, 8193, 16385, 32769, 90113, 131072}) {
+      INFO("qo_len " << qo_len << ", kv_len " << kv_len);
+      const std::vector<std::int32_t> qo(9, qo_len), kv(9, kv_len);
+      const Planned planned = plan_of(config, qo, kv);
+      for (int p = 0; p < kNumPipelines; ++p) {
+        const PlanBounds bounds = plan_bounds(config, maxima_of(qo, kv), static_cast<Pipeline>(p));
+        CHECK(planned.summary.items[p] <= bounds.items);
+        CHECK(planned.summary.partials[p] <= bounds.partials);
+        CHECK(planned.layout.section[p].max_partials == bounds.partials);
+      }
+    }
+  }
+}

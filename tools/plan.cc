@@ -32,7 +32,8 @@ struct Input {
 
 // What an Attention for any batch would plan with, on a GPU that need not be here. Its tile is the
 // one that an engine tries first.
-PlanConfig plan_config_of(const Heads& heads, int page_size, const DeviceLimits& limits) {
+PlanConfig plan_config_of(const Heads& heads, int page_size, bool batch_invariant,
+                          const DeviceLimits& limits) {
   const AttentionConfig attention{.num_qo_heads = heads.num_qo_heads,
                                   .num_kv_heads = heads.num_kv_heads,
                                   .head_dim = heads.head_dim,
@@ -42,7 +43,8 @@ PlanConfig plan_config_of(const Heads& heads, int page_size, const DeviceLimits&
                     .group = heads.num_qo_heads / heads.num_kv_heads,
                     .head_dim = heads.head_dim,
                     .page_size = page_size,
-                    .max_decode_rows = kMaxDecodeRows};
+                    .max_decode_rows = kMaxDecodeRows,
+                    .batch_invariant = batch_invariant};
   for (const Pipeline pipeline : launch_set(attention)) {
     const TileConfig tile = tile_candidates(pipeline, heads.head_dim, limits)[0];
     config.pipeline[static_cast<int>(pipeline)] =
@@ -123,6 +125,7 @@ int plan(const Arguments& arguments) {
               svg, json;
   std::vector<std::string> params;
   int page = 16, sms = 132, explained = -1;
+  bool batch_invariant = false;
   Options options("plan", "Shows how a batch is cut into work items for a GPU's CTAs.");
   options.text(qo, "--qo", "query lengths; one length serves all requests");
   options.text(
@@ -134,6 +137,8 @@ int plan(const Arguments& arguments) {
   options.text(arch, "--arch", "its architecture");
   options.text(variant, "--variant", "a registered name, or a spec file: its declared mask counts");
   options.texts(params, "--param", "name=value");
+  options.flag(batch_invariant, "--batch-invariant",
+               "cut each request by its own lengths alone, so that its bits never depend on the batch");
   options.text(svg, "--svg", "draw the work list into this file");
   options.number(explained, "--explain", "tell how this request was cut and why");
   options.text(json, "--json", "write the figures to this file");
@@ -148,7 +153,7 @@ int plan(const Arguments& arguments) {
   input.mask = chosen.bounds(chosen.resolve(parse_params(params)));
   DeviceLimits limits = limits_of(arch);
   limits.num_sms = sms;
-  input.config = plan_config_of(parse_heads(heads), page, limits);
+  input.config = plan_config_of(parse_heads(heads), page, batch_invariant, limits);
   return run(input, page, svg, explained, json);
 }
 

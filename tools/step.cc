@@ -53,6 +53,12 @@ void QuerySide::refill(int rows) {
   lse_.write(0, std::as_bytes(std::span(no_lse)));
 }
 
+void QuerySide::set_rows(int row, std::span<const std::uint16_t> values) {
+  const std::size_t begin = std::size_t(row * row_elements());
+  std::copy(values.begin(), values.end(), q_host_.begin() + std::ptrdiff_t(begin));
+  q_.write(begin * 2, std::as_bytes(values));
+}
+
 Tensor QuerySide::q() const {
   return tensor_of(q_.data(), dtype_, {max_rows_, num_qo_heads_, head_dim_});
 }

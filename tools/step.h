@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tools/kv_cache.h"
@@ -33,6 +34,8 @@ class QuerySide {
 
   // New random rows of q; everything behind them, all of o and all of lse become NaN.
   void refill(int rows);
+  // Puts these rows of q in place of the random ones from `row` on.
+  void set_rows(int row, std::span<const std::uint16_t> values);
 
   Tensor q() const;
   Tensor o() const;

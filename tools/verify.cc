@@ -24,6 +24,7 @@ struct Setting {
               dtype = "bf16", layout = "NHD";
   std::vector<std::string> params;
   int page = 16, max_qo_len = 0;
+  bool batch_invariant = false;
   std::uint64_t seed = 0;
   std::string device = "auto", json;
 };
@@ -38,7 +39,8 @@ AttentionConfig config_of(Engine& engine, const Setting& setting) {
                          .q_dtype = parse_dtype(setting.dtype),
                          .kv_dtype = parse_dtype(setting.dtype),
                          .page_size = setting.page,
-                         .max_qo_len = setting.max_qo_len};
+                         .max_qo_len = setting.max_qo_len,
+                         .batch_invariant = setting.batch_invariant};
   // Constants are fixed with the Attention, the others are given to plan() and run().
   const ParamValues given = parse_params(setting.params);
   for (const Param& param : engine.variants().at(config.variant).params) {
@@ -164,6 +166,8 @@ int verify(const Arguments& arguments) {
   options.text(setting.layout, "--layout", "NHD or HND");
   options.texts(setting.params, "--param", "name=value");
   options.number(setting.max_qo_len, "--max-qo-len", "longest query that is declared; 0: any");
+  options.flag(setting.batch_invariant, "--batch-invariant",
+               "cut each request by its own lengths alone, so that its bits never depend on the batch");
   options.number(setting.seed, "--seed", "of the values and the order of pages");
   options.text(setting.device, "--device", "auto, cuda or cpu");
   options.text(setting.json, "--json", "write the figures to this file");
