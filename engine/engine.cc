@@ -138,7 +138,7 @@ Attention Engine::attention(const AttentionConfig& config) {
   state->args = arg_layout(state->variant);
   state->sm_scale = config.sm_scale > 0 ? config.sm_scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   state->plan = {.num_kv_heads = config.num_kv_heads, .group = config.num_qo_heads / config.num_kv_heads,
-                 .head_dim = config.head_dim, .page_size = config.page_size, .max_decode_rows = kMaxDecodeRows,
+                 .head_dim = config.head_dim, .page_size = config.page_size, .max_decode_rows = decode_rows(config),
                  .batch_invariant = config.batch_invariant};
   detail::load_kernels(*state_, *state);
   Attention attention;

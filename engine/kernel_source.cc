@@ -9,9 +9,9 @@ namespace {
 
 constexpr int kReservedPerCta = 1024;  // shared memory that the driver keeps, bytes
 
-int decode_smem_bytes(int head_dim, int warps, int stages) {
-  const int rows = 16 * head_dim * 2;
-  return stages * (warps * 2 + 1) * rows + 2 * warps * 16 * 4;
+int decode_smem_bytes(int head_dim, int rows, int warps, int stages) {
+  const int row = head_dim * 2;
+  return stages * warps * 2 * 16 * row + stages * rows * row + 2 * warps * rows * 4;
 }
 
 int append_smem_bytes(int head_dim, int rows, int kv) {
@@ -23,18 +23,18 @@ int ctas_that_fit(int smem, const DeviceLimits& limits) {
   return limits.shared_per_sm / (smem + kReservedPerCta);
 }
 
-TileConfig decode_tile(int head_dim, int warps, int stages, int ctas, const DeviceLimits& limits) {
-  const int smem = decode_smem_bytes(head_dim, warps, stages);
+TileConfig decode_tile(int head_dim, int rows, int warps, int stages, int ctas, const DeviceLimits& limits) {
+  const int smem = decode_smem_bytes(head_dim, rows, warps, stages);
   if (ctas_that_fit(smem, limits) < ctas) return {};
-  return {16, warps * 16, warps, stages, ctas, smem};
+  return {rows, warps * 16, warps, stages, ctas, smem};
 }
 
 // Eight warps an SM with about 64 KB under way. Short rows go to more and smaller CTAs: on an H200
 // (decode_b64_4k_d64) four CTAs of two warps took 131 us where two of four took 142, although they
 // have fewer bytes in flight. The rest is the first that fits, most bytes first.
-TileConfig decode_tile(int head_dim, const DeviceLimits& limits) {
+TileConfig decode_tile(int head_dim, int rows, const DeviceLimits& limits) {
   if (head_dim <= 64) {
-    const TileConfig tile = decode_tile(head_dim, 2, 4, 4, limits);
+    const TileConfig tile = decode_tile(head_dim, rows, 2, 4, 4, limits);
     if (tile.ctas_per_sm > 0) return tile;
   }
   TileConfig best{};
@@ -42,7 +42,7 @@ TileConfig decode_tile(int head_dim, const DeviceLimits& limits) {
   for (int ctas : {2, 1}) {
     for (int warps : {4, 2}) {
       for (int stages = 3; stages >= 2; --stages) {
-        const TileConfig tile = decode_tile(head_dim, warps, stages, ctas, limits);
+        const TileConfig tile = decode_tile(head_dim, rows, warps, stages, ctas, limits);
         const int in_flight = tile.ctas_per_sm * (stages - 1) * warps * 64 * head_dim;
         if (in_flight <= best_bytes) continue;
         best = tile;
@@ -109,10 +109,10 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}{}", major, minor, has_own_target ? "a" : "");
 }
 
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, int head_dim, const DeviceLimits& limits) {
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int head_dim, const DeviceLimits& limits) {
   std::vector<TileConfig> tiles;
   if (pipeline == Pipeline::decode)
-    tiles = {decode_tile(head_dim, limits)};
+    tiles = {decode_tile(head_dim, decode_rows, limits)};
   else if (head_dim <= 128)
     tiles = {append_tile(head_dim, 128, 64, limits), append_tile(head_dim, 128, 32, limits)};
   else

@@ -21,8 +21,8 @@ DeviceLimits limits_of(const std::string& arch);
 std::string arch_of(int major, int minor);
 
 // Tiles of a pipeline for a head_dim on a device, the fastest first; a later one needs fewer
-// registers. Error where nothing fits.
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, int head_dim, const DeviceLimits& limits);
+// registers. `decode_rows` is what decode_rows() says. Error where nothing fits.
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int head_dim, const DeviceLimits& limits);
 
 std::string_view name_of(Pipeline pipeline);  // "decode", "append"
 

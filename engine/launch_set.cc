@@ -52,6 +52,11 @@ std::vector<Pipeline> launch_set(const AttentionConfig& c) {
   return {Pipeline::decode, Pipeline::append};
 }
 
+int decode_rows(const AttentionConfig& c) {
+  const int group = c.num_qo_heads / c.num_kv_heads;
+  return c.max_qo_len != 0 && std::int64_t{c.max_qo_len} * group <= 8 ? 8 : kMaxDecodeRows;
+}
+
 PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, int head_dim) {
   return {.present = true, .num_ctas = num_ctas, .tile_rows = tile.rows, .tile_kv = tile.kv,
           .cost = cost_model(pipeline, tile.rows, tile.kv, head_dim)};
@@ -61,7 +66,7 @@ KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeli
                          const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
                          const DeviceLimits& limits) {
   KernelBuild build;
-  for (const TileConfig& tile : tile_candidates(pipeline, config.head_dim, limits)) {
+  for (const TileConfig& tile : tile_candidates(pipeline, decode_rows(config), config.head_dim, limits)) {
     build.tile = tile;
     build.unit = render_gpu_unit(pipeline, variant, values, config, tile);
     const CompileRequest request{.name = fmt::format("{} of {}", name_of(pipeline), variant.name),

@@ -231,8 +231,11 @@ class Append {
   HEDDLE_DEVICE void transform_stage(typename Smem::Stage& stage, int start) {
     const HookContext context = {smem_.item.request, smem_.kv_head * Spec::kGroup, smem_.kv_head, -1, -1, -1,
                                  smem_.item.qo_len, smem_.item.kv_len};
-    transform_kv<Spec>(stage.k, stage.v, kTileKv, threadIdx.x, kThreads, context, hooks_,
-                       [&](int row) { return smem_.some_see.contains(start + row) ? start + row : -1; });
+    const auto key_of = [&](int row) { return smem_.some_see.contains(start + row) ? start + row : -1; };
+    if constexpr (Hooks::has_key_transform)
+      transform_k<Spec>(stage.k, kTileKv, threadIdx.x, kThreads, context, hooks_, key_of);
+    if constexpr (Hooks::has_value_transform)
+      transform_v<Spec>(stage.v, kTileKv, threadIdx.x, kThreads, context, hooks_, key_of);
     __syncthreads();
   }
 

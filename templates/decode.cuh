@@ -1,76 +1,81 @@
 // Decode: group * qo_len <= 16 rows against a long KV, limited by the bytes of K and V.
 //
-// The heads of a group (and its few tokens) are the 16 rows of an m16n8k16 tile. Warps share no
-// keys: each owns 16 keys of every KV tile, loads just those with cp.async into its own stages,
-// and keeps its own max, sum and accumulators. So the main loop has no CTA barrier, and warps drift
-// apart, which keeps loads in flight. At the end of a (work item, kv head) the warps' states meet in
-// shared memory, each in its warp's free stage. The load cursor runs `stages - 1` tiles ahead, across
-// items; the page ids of a tile are read one tile before its rows, and q rides with its first tile.
+// The heads of a group (and its few tokens) are the rows of one m16n8k16 tile (decode_rows.cuh). Warps
+// share no keys: each owns 16 keys of every KV tile, loads just those with cp.async into its own
+// stages, and keeps its own max, sum and accumulators. So the main loop has no CTA barrier, and warps
+// drift apart, which keeps loads in flight. At the end of a (work item, kv head) the warps' states meet
+// in shared memory, each in its warp's free stage. The load cursor runs `stages - 1` tiles ahead, across
+// items; the page ids of a tile are read one tile before its rows, and q rides with the first tile of
+// its head.
 //
-// shared memory:  stages x warps x (K 16 x D, V 16 x D) | stages x Q 16 x D | states 2 x warps x 16
+// shared memory:  stages x warps x (K 16 x D, V 16 x D) | stages x Q rows x D | states 2 x warps x rows
 //
-// Ladder, us on an H200 (2026-11-29; bf16, D = 128, 32/8 heads, page 16, ragged order of pages):
+// Ladder, us on an H200 (2026-11-29; bf16, D = 128, 32/8 heads, page 16, ragged order of pages; read
+// ceiling 4.57 to 4.69 TB/s, so rows of different runs differ by 2 %):
 //   decode_b64_4k   b1_1k   b1_8k
 //   257             9.3     18.8    warp-private stages (4 warps, 3 stages, 2 CTAs an SM), merge by the
 //                                   last arriver; ncu: DRAM 88 % busy, issue slots 35 %
 //   253             8.6     16.7    + programmatic launch, merge with 16 loads under way
-//   257             8.5     16.9    another host (read 4.57 instead of 4.69 TB/s), 8 loads, smaller code
-//   261             8.9     16.9    the same host; copies unrolled by 2, merge rolled: compile 0.48 to 0.41 s
-// Tried and slower: 8 warps in one CTA 3 stages 262, 4 stages in a smaller CTA (x1) 280, 3 warps 258,
-// 2 warps x 4 CTAs 261 (but best at D = 64: 131 against 142), 6 warps 345.
-// Tried without gain: the last 6, 12 or 20 % of the work in small shares that CTAs draw from a counter
-// (b64_4k 260 static, 264 to 266 drawn, in one run). So the tail is not what is missing: between b64_4k
-// and its four times longer MHA twin the time grows at 0.96 of the read ceiling, and about 10 us a
-// launch come on top.
+//   261             8.9     16.9    the same, smaller code
+//   248 to 254      8.2     18.0    the item carries its request, K and V asked for before q, one page id a
+//                                   warp, pieces into slots that are their own flags; but the loads of a
+//                                   join waited for each other (stamps: 5.5 of the 8.2 us were the join)
+//   with the join's loads together (merge.cuh), in the loop of the second list below:
+//   250             7.5     17.8    3 CTAs of 4 warps;  259, 6.6, 14.7: one CTA of 8 warps (half the pieces)
+//   This loop with that join and rows of 8: not measured yet.
+// Slower or the same, measured with the loop above:
+//   8 warps in one CTA, 3 stages 261 (b1_1k 6.4, b1_8k 15.5), 2 stages of 4 warps 253, 2 warps x 4 CTAs 258
+//   (but best at D = 64: 131 against 151), 4 warps alone 282, 2 x 2 warps 398: a warp takes 1.1 us a tile,
+//   so 8 warps an SM are needed.
+// K and V of a stage refilled apart, each as soon as it has been used (all stages full): 3 stages 258,
+//   2 stages 250 to 260, 12 warps 248 to 255; skewed and short batches 2 to 6 % slower than above, soft_cap
+//   254 to 262 where rows of 16 took 286.
+// SMs are not equally fast: with equal shares 24 of 132 were done after 205 us of b64_4k, the others after
+//   237 to 251, and then could not use what these left. Shares of 1/4 to 1/16 in later CTAs of a larger
+//   grid: zipf 391 to 382, uniform 440 to 413 and b64_4k 259 to 249, but 16x8k and 8/1 heads 5 to 80 %
+//   slower. A tenth of the keys drawn in pieces of 256 to 512 keys from a counter: uniform 440 to 423,
+//   the others the same, 8/1 heads 3 to 7 % slower.
 #pragma once
 
+#include "templates/decode_rows.cuh"
 #include "templates/merge.cuh"
 #include "templates/transform.cuh"
 
 namespace heddle {
 
-inline constexpr int kWarpKeys = 16;
-inline constexpr int kDecodeRows = 16;
-
 template <class Spec>
 struct DecodeSmem {
   static constexpr int kWarps = Spec::kTile.warps;
-  static constexpr int kRowsBytes = kWarpKeys * Spec::kHeadDim * 2;
-  // Between tiles one stage of a warp is free; at the end of a head it holds 16 x D sums, f32.
+  static constexpr int kRows = Spec::kTile.rows;
+  static constexpr int kKeysBytes = kWarpKeys * Spec::kHeadDim * 2;
+  // Between tiles one stage of a warp is free; at the end of a head it holds up to 16 x D sums, f32.
   struct WarpStage {
-    alignas(128) uint8_t k[kRowsBytes];
-    alignas(128) uint8_t v[kRowsBytes];
+    alignas(128) uint8_t k[kKeysBytes];
+    alignas(128) uint8_t v[kKeysBytes];
   };
   WarpStage stage[Spec::kTile.stages][kWarps];
-  alignas(128) uint8_t q[Spec::kTile.stages][kRowsBytes];  // of as many heads as can be under way
-  float max2[kWarps][kDecodeRows];
-  float sum[kWarps][kDecodeRows];
-};
-
-// One warp's registers for a (work item, kv head).
-template <class Spec>
-struct DecodeState {
-  float o[Spec::kHeadDim / 8][4];
-  RowState row[2];
-  RowInfo info[2];
+  alignas(128) uint8_t q[Spec::kTile.stages][kRows * Spec::kHeadDim * 2];  // of as many heads as are under way
+  float max2[kWarps][kRows];
+  float sum[kWarps][kRows];
 };
 
 template <class Spec, class Hooks>
 class Decode {
   static constexpr int kHeadDim = Spec::kHeadDim;
-  static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kPageSize = Spec::kPageSize;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kStages = Spec::kTile.stages;
   static constexpr int kWarps = Spec::kTile.warps;
+  static constexpr int kRows = Spec::kTile.rows;
   static constexpr int kThreads = kWarps * kWarpSize;
   // A warp's 16 keys lie in one page, or in a row when ragged: one address for all of them.
   static constexpr bool kOneRun = kPageSize % kWarpKeys == 0;
   using Tile = SmemTile<kHeadDim>;
-  using Type = Element<Spec::kType>;
+  using Rows = DecodeRows<Spec, kRows>;
   using Smem = DecodeSmem<Spec>;
   using Address = KvAddress<kPageSize>;
   using Cursor = LoadCursor<kTileKv, Spec::kGroup>;
+  static constexpr int kHalves = Rows::kHalves;
   static_assert(kTileKv == kWarps * kWarpKeys, "every warp owns 16 keys of a KV tile");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
@@ -85,14 +90,11 @@ class Decode {
     wait_for_predecessor();
     if (work_.begin == work_.end) return;
     fetch_row_id();
+#pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) load_tile();
     for (int i = work_.begin; i < work_.end; ++i) {
-      const WorkItem item = work_.items[i];
-      for (int kv_head = item.kv_head_begin; kv_head < item.kv_head_end; ++kv_head) {
-        begin_head(item, kv_head);
-        for (int t = item.tile_begin; t < item.tile_end; ++t) process_tile(item, t);
-        finish_head(item);
-      }
+      const WorkItem& item = work_.items[i];
+      for (int kv_head = item.kv_head_begin; kv_head < item.kv_head_end; ++kv_head) process_head(item, kv_head);
     }
     cp_async_wait<0>();
   }
@@ -117,19 +119,26 @@ class Decode {
   HEDDLE_DEVICE void fetch_row_id() {
     if (cursor_.done()) return;
     const int first = own_key(cursor_.start());
-    if constexpr (kOneRun) {
-      row_id_ = Address::row_id(p_, cursor_.item().kv_offset, first, cursor_.seen().contains_some(first, first + kWarpKeys));
-    } else {
-      const int kv_pos = first + lane_index() % kWarpKeys;
-      row_id_ = Address::row_id(p_, cursor_.item().kv_offset, kv_pos, cursor_.seen().contains(kv_pos));
-    }
+    const int kv_pos = kOneRun ? first : first + lane_index() % kWarpKeys;
+    const bool visible = kOneRun ? cursor_.seen().contains_some(first, first + kWarpKeys) : cursor_.seen().contains(kv_pos);
+    row_id_ = Address::row_id(p_, cursor_.kv_offset(), kv_pos, visible);
   }
 
   // Starts the copy of the cursor's tile into the next stage and moves on. Always one group.
   HEDDLE_DEVICE void load_tile() {
     if (!cursor_.done()) {
       if (!Hooks::has_query_transform && cursor_.begins_head()) load_q();
-      copy_rows(own_key(cursor_.start()));
+      const int first = own_key(cursor_.start());
+      const KeyRange& seen = cursor_.seen();
+      const uint32_t visible = seen.contains_all(first, first + kWarpKeys)
+                                   ? kFullMask
+                                   : __ballot_sync(kFullMask, seen.contains(first + lane_index() % kWarpKeys));
+      const int64_t kv_offset = cursor_.kv_offset();
+      const int kv_pos = kOneRun ? first : first + lane_index() % kWarpKeys;
+      copy_rows(free_stage().k, static_cast<const uint16_t*>(p_.k) + cursor_.kv_head() * p_.k_head_stride,
+                Address::k_offset(p_, kv_offset, row_id_, kv_pos), p_.k_row_stride, visible);
+      copy_rows(free_stage().v, static_cast<const uint16_t*>(p_.v) + cursor_.kv_head() * p_.v_head_stride,
+                Address::v_offset(p_, kv_offset, row_id_, kv_pos), p_.v_row_stride, visible);
       cursor_.advance();
       fetch_row_id();
     }
@@ -137,31 +146,34 @@ class Decode {
     cp_async_commit();
   }
 
-  // This warp's 16 rows of K and of V. Rows that nobody sees are not read; zeros stand for them.
-  HEDDLE_DEVICE void copy_rows(int first) const {
-    const uint32_t k_to = shared_address(free_stage().k), v_to = shared_address(free_stage().v);
-    const int64_t kv_offset = cursor_.item().kv_offset;
-    const auto* k = static_cast<const uint16_t*>(p_.k) + cursor_.kv_head() * p_.k_head_stride;
-    const auto* v = static_cast<const uint16_t*>(p_.v) + cursor_.kv_head() * p_.v_head_stride;
-    if constexpr (kOneRun) {
-      k += Address::k_offset(p_, kv_offset, row_id_, first);
-      v += Address::v_offset(p_, kv_offset, row_id_, first);
-    }
-    const bool all = cursor_.seen().contains_all(first, first + kWarpKeys);
+  // This warp's 16 rows, from `offset` on if they are one run; else lane r has row r's. Rows whose bit
+  // is not set, which nobody sees, are not read; zeros stand for them.
+  static HEDDLE_DEVICE void copy_rows(const uint8_t* stage, const uint16_t* base, int64_t offset, int64_t stride,
+                                      uint32_t visible) {
+    uint32_t to = shared_address(stage);
+    constexpr int kCopies = kWarpKeys * Tile::kChunks / kWarpSize;
+    if constexpr (kOneRun && kWarpSize % Tile::kChunks == 0) {
+      // A lane keeps its column and steps down the rows: one address and its increments.
+      constexpr int kStep = kWarpSize / Tile::kChunks;
+      const int row = lane_index() / Tile::kChunks, chunk = lane_index() % Tile::kChunks;
+      const uint16_t* from = base + offset + row * stride + chunk * kChunkElements;
+      visible >>= row;
+      to += Tile::chunk_offset(row, chunk);
 #pragma unroll
-    for (int i = 0; i < kWarpKeys * Tile::kChunks / kWarpSize; ++i) {
-      const int index = i * kWarpSize + lane_index();
-      const int row = index / Tile::kChunks, column = index % Tile::kChunks * kChunkElements;
-      const bool visible = all || cursor_.seen().contains(first + row);
-      int64_t k_row = row * p_.k_row_stride, v_row = row * p_.v_row_stride;
-      if constexpr (!kOneRun) {
-        const int id = __shfl_sync(kFullMask, row_id_, row);
-        k_row = Address::k_offset(p_, kv_offset, id, first + row);
-        v_row = Address::v_offset(p_, kv_offset, id, first + row);
+      for (int i = 0; i < kCopies; ++i) {
+        const uint32_t key = Tile::swizzle(i * kStep, 0) * kChunkBytes;
+        cp_async_16((to ^ key) + i * kStep * Tile::kRowBytes, from, visible >> i * kStep & 1);
+        from += kStep * stride;
       }
-      const uint32_t to = Tile::chunk_offset(row, index % Tile::kChunks);
-      cp_async_16(k_to + to, k + k_row + column, visible);
-      cp_async_16(v_to + to, v + v_row + column, visible);
+      return;
+    }
+#pragma unroll 4
+    for (int i = 0; i < kCopies; ++i) {
+      const int index = i * kWarpSize + lane_index();
+      const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
+      const int64_t row_offset = kOneRun ? offset + row * stride : __shfl_sync(kFullMask, offset, row);
+      cp_async_16(to + Tile::chunk_offset(row, chunk), base + row_offset + chunk * kChunkElements,
+                  visible >> row & 1);
     }
   }
 
@@ -193,138 +205,117 @@ class Decode {
 
   // --- one (work item, kv head) -------------------------------------------------------------
 
-  HEDDLE_DEVICE void begin_head(const WorkItem& item, int kv_head) {
-    const MaskBounds mask = work_.header->mask;
-    const int row = lane_index() / 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      state_.info[half] = row_info<Spec::kGroup>(mask, item, kv_head, row + half * 8);
-      state_.row[half] = empty_row_state();
+  HEDDLE_DEVICE void process_head(const WorkItem& item, int kv_head) {
+    kv_head_ = kv_head;
+    const bool sees_keys = item.tile_begin < item.tile_end;
+    if (sees_keys) {
+      begin_head(item);
+      tiles_ = TileRange<kTileKv>(item);
+      for (int t = tiles_.begin; t < tiles_.end; ++t) process_tile(item, t);
+      share_states(item);
     }
-    all_see_ = seen_by_all<Spec::kGroup>(mask, item);
+    __syncthreads();
+    finish_rows(item, sees_keys);
+    __syncthreads();  // the stages are free again
+    if (item.join > 0) empty_lse<Spec>(p_, item);
+  }
+
+  HEDDLE_DEVICE void begin_head(const WorkItem& item) {
 #pragma unroll
-    for (int block = 0; block < kHeadDim / 8; ++block)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) state_.o[block][e] = 0.0f;
-    if (item.tile_begin == item.tile_end) return;
+    for (int half = 0; half < kHalves; ++half) state_[half] = empty_row_state();
+    rows_.begin();
+    all_see_ = seen_by_all<Spec::kGroup>(work_.header->mask, item);
     q_ = next_q(compute_q_);
-    if constexpr (Hooks::has_query_transform) transform_q(item, kv_head);
+    if constexpr (Hooks::has_query_transform) transform_q(item);
   }
 
   // All threads; the first tile's barrier makes it visible.
-  HEDDLE_DEVICE void transform_q(const WorkItem& item, int kv_head) {
+  HEDDLE_DEVICE void transform_q(const WorkItem& item) {
     for (int i = threadIdx.x; i < item.num_rows * (kHeadDim / 2); i += kThreads) {
       const int row = i / (kHeadDim / 2), dim = i % (kHeadDim / 2) * 2;
-      const HookContext c = row_info<Spec::kGroup>(work_.header->mask, item, kv_head, row).context;
+      const HookContext c = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
       *reinterpret_cast<uint32_t*>(q_ + Tile::element_offset(row, dim)) =
-          load_q_pair<Spec>(q_row(item, kv_head, row), dim, c, hooks_);
+          load_q_pair<Spec>(q_row(item, kv_head_, row), dim, c, hooks_);
     }
   }
 
   HEDDLE_DEVICE void process_tile(const WorkItem& item, int t) {
     cp_async_wait<kStages - 2>();
     // This stage has landed for all lanes, and all are done with the one to refill; q for all warps.
-    if (t == item.tile_begin)
+    if (t == tiles_.begin) {
       __syncthreads();
-    else
+      rows_.read_q(shared_address(q_));
+    } else {
       __syncwarp();
+    }
     load_tile();
     auto& stage = smem_.stage[compute_stage_][warp_index()];
     compute_stage_ = compute_stage_ + 1 == kStages ? 0 : compute_stage_ + 1;
-    const int start = tile_start<kTileKv>(item, t);
-    const int first = own_key(start);
+    const int start = tiles_.start(t), first = own_key(start);
     if constexpr (Hooks::has_key_transform || Hooks::has_value_transform) transform_stage(stage, item, first);
-    float s[2][4] = {};
-    score(s, shared_address(stage.k));
-    if (all_see_.contains_all(start, start + kTileKv))
-      apply_variant<false>(s, state_.info, state_.row, first, p_.sm_scale, hooks_);
-    else
-      apply_variant<true>(s, state_.info, state_.row, first, p_.sm_scale, hooks_);
-    if constexpr (Hooks::use_softmax) rescale(s);
-    accumulate(s, shared_address(stage.v));
+    typename Rows::Logits s = {};
+    rows_.score(s, shared_address(q_), shared_address(stage.k));
+    weigh(s, item, start, first);
+    rows_.accumulate(s, shared_address(stage.v));
   }
 
   HEDDLE_DEVICE void transform_stage(typename Smem::WarpStage& stage, const WorkItem& item, int first) {
     const KeyRange seen = seen_by_some<Spec::kGroup>(work_.header->mask, item);
-    const int kv_head = state_.info[0].context.kv_head;
-    const HookContext context = {item.request, kv_head * Spec::kGroup, kv_head, -1, -1, -1, item.qo_len, item.kv_len};
-    transform_kv<Spec>(stage.k, stage.v, kWarpKeys, lane_index(), kWarpSize, context, hooks_,
-                       [&](int row) { return seen.contains(first + row) ? first + row : -1; });
+    const HookContext context = {item.request, kv_head_ * Spec::kGroup, kv_head_, -1, -1, -1, item.qo_len, item.kv_len};
+    const auto key_of = [&](int row) { return seen.contains(first + row) ? first + row : -1; };
+    if constexpr (Hooks::has_key_transform)
+      transform_k<Spec>(stage.k, kWarpKeys, lane_index(), kWarpSize, context, hooks_, key_of);
+    if constexpr (Hooks::has_value_transform)
+      transform_v<Spec>(stage.v, kWarpKeys, lane_index(), kWarpSize, context, hooks_, key_of);
     __syncwarp();
   }
 
-  // S = Q K^T over this warp's 16 keys.
-  HEDDLE_DEVICE void score(float (&s)[2][4], uint32_t k) const {
-    const auto queries = Tile::a_reader(shared_address(q_));
-    const auto keys = Tile::b_reader(k);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      uint32_t a[4], b[4];
-      ldmatrix_x4(a, queries.at(0, step));
-      ldmatrix_x4(b, keys.at(0, step));
-      Type::mma(s[0], a, b[0], b[1]);
-      Type::mma(s[1], a, b[2], b[3]);
+  // Hooks, masks and softmax of this warp's keys.
+  HEDDLE_DEVICE void weigh(typename Rows::Logits& s, const WorkItem& item, int start, int first) {
+    // Rows are placed only where somebody asks.
+    if (!all_see_.contains_all(start, start + kTileKv))
+      apply<true>(s, item, first);
+    else if constexpr (kChangesEveryLogit<Hooks>)
+      apply<false>(s, item, first);
+    if constexpr (Hooks::use_softmax) {
+      float factor[kHalves];
+      update_softmax(s, state_, factor, logit_to_log2<Hooks>(p_.sm_scale));
+      bool changed = factor[0] != 1.0f;
+      if constexpr (kHalves == 2) changed |= factor[1] != 1.0f;
+      // Once the maxima have settled most tiles change none of them.
+      if (__any_sync(kFullMask, changed)) rows_.rescale(factor);
     }
   }
 
-  HEDDLE_DEVICE void rescale(float (&s)[2][4]) {
-    float factor[2];
-    update_softmax(s, state_.row, factor, logit_to_log2<Hooks>(p_.sm_scale));
+  template <bool kMasked>
+  HEDDLE_DEVICE void apply(typename Rows::Logits& s, const WorkItem& item, int first) {
+    RowInfo info[kHalves];
 #pragma unroll
-    for (int block = 0; block < kHeadDim / 8; ++block)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) state_.o[block][e] *= factor[e / 2];
-  }
-
-  // O += P V.
-  HEDDLE_DEVICE void accumulate(const float (&s)[2][4], uint32_t v) {
-    const auto values = Tile::b_trans_reader(v);
-    uint32_t a[4];
-    pack_weights<Spec::kType>(a, s[0], s[1]);
-#pragma unroll
-    for (int pair = 0; pair < kSteps; ++pair) {
-      uint32_t b[4];
-      ldmatrix_x4_trans(b, values.at(0, pair));
-      Type::mma(state_.o[pair * 2], a, b[0], b[1]);
-      Type::mma(state_.o[pair * 2 + 1], a, b[2], b[3]);
-    }
+    for (int half = 0; half < kHalves; ++half)
+      info[half] = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, lane_index() / 4 + half * 8);
+    apply_variant<kMasked>(s, info, state_, first, p_.sm_scale, hooks_);
   }
 
   // --- the warps' states meet ---------------------------------------------------------------
 
-  HEDDLE_DEVICE void finish_head(const WorkItem& item) {
-    share_states(item);
-    __syncthreads();
-    constexpr int kColumns = kHeadDim / 4;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < item.num_rows * kColumns; i += kThreads)
-      finish_columns(item, i / kColumns, i % kColumns * 4);
-    __syncthreads();  // the stages are free again
-    if (item.join > 0) empty_lse<Spec>(p_, item);
-  }
-
-  // Moved so that the four rows of a half warp's float2 stores hit other banks.
+  // Moved so that rows which are written together hit other banks.
   static HEDDLE_DEVICE int sum_index(int row, int column) {
-    const int moved = kHeadDim % 32 == 0 ? column ^ (row & 3) * 8 : column ^ (row & 1) * 8;
-    return row * kHeadDim + moved;
+    const int key = kHeadDim % 32 == 0 ? (row ^ row >> 1) & 3 : row & 1;
+    return row * kHeadDim + (column ^ key * 8);
   }
+  // All warps are at the same stage when a head ends.
   HEDDLE_DEVICE float* sums_of(int warp) const { return reinterpret_cast<float*>(smem_.stage[load_stage_][warp].k); }
 
   HEDDLE_DEVICE void share_states(const WorkItem& item) {
     float* sums = sums_of(warp_index());
+    rows_.store(item.num_rows, [&](int row, int column) { return sums + sum_index(row, column); });
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kHalves; ++half) {
       const int row = lane_index() / 4 + half * 8;
-      const float sum = quad_sum(state_.row[half].sum);
-      if (row >= item.num_rows) continue;
-      if (lane_index() % 4 == 0) {
-        smem_.max2[warp_index()][row] = state_.row[half].max2;
-        smem_.sum[warp_index()][row] = sum;
-      }
-#pragma unroll
-      for (int block = 0; block < kHeadDim / 8; ++block)
-        *reinterpret_cast<float2*>(sums + sum_index(row, block * 8 + lane_index() % 4 * 2)) = {
-            state_.o[block][half * 2], state_.o[block][half * 2 + 1]};
+      const float sum = quad_sum(state_[half].sum);
+      if (row >= item.num_rows || lane_index() % 4 != 0) continue;
+      smem_.max2[warp_index()][row] = state_[half].max2;
+      smem_.sum[warp_index()][row] = sum;
     }
   }
 
@@ -343,25 +334,44 @@ class Decode {
     return state;
   }
 
-  // Publishes a piece's columns, or writes the output, the other pieces' columns joined.
-  HEDDLE_DEVICE void finish_columns(const WorkItem& item, int row, int column) {
-    JoinedState<Hooks> state = sum_warps(row, column);
-    if (item.partial >= 0) {
-      const float lse2 = slot_lse2<Hooks>(state.max2, state.sum);
-      const float4 o = state.o * slot_scale<Hooks>(state.sum);
-      if (item.join == 0) {
-        const int64_t slot_row = int64_t(item.partial) * Spec::kTile.rows + row;
-        publish(reinterpret_cast<float4*>(p_.partial_o + slot_row * kHeadDim + column), o);
-        if (column == 0) publish(p_.partial_lse + slot_row, lse2);
-        return;
-      }
-      state = {};
-      add_slots<Spec>(state, p_, item, row, column);
-      state.raise(lse2);
-      state.add(lse2, o);
+  // All threads, whole warps: a lane takes four columns of a row.
+  HEDDLE_DEVICE void finish_rows(const WorkItem& item, bool sees_keys) {
+    constexpr int kLanes = row_lanes<kHeadDim>();
+    const int num_rows = item.num_rows;
+#pragma unroll 1
+    for (int i = threadIdx.x; i - lane_index() < num_rows * kLanes; i += kThreads) {
+      const int row = i / kLanes, column = i % kLanes * 4;
+      const bool active = row < num_rows && column < kHeadDim;
+      JoinedState<Hooks> state;
+      if (sees_keys && active) state = sum_warps(row, column);
+      if (item.join > 0) join(state, item, row, column, active);
+      if (!active) continue;
+      if (item.partial >= 0 && item.join == 0)
+        publish_state(item, row, column, state);
+      else
+        write_row(item, row, column, state);
     }
-    const HookContext context =
-        row_info<Spec::kGroup>(work_.header->mask, item, state_.info[0].context.kv_head, row).context;
+  }
+
+  HEDDLE_DEVICE void publish_state(const WorkItem& item, int row, int column, const JoinedState<Hooks>& state) {
+    const int64_t slot_row = int64_t(item.partial) * kRows + row;
+    publish(reinterpret_cast<float4*>(p_.partial_o + slot_row * kHeadDim + column),
+            state.o * slot_scale<Hooks>(state.sum));
+    if (column == 0) publish(p_.partial_lse + slot_row, slot_lse2<Hooks>(state.max2, state.sum));
+  }
+
+  // The other pieces' slots in their order, then the item's own state, as if it came from a slot.
+  HEDDLE_DEVICE void join(JoinedState<Hooks>& state, const WorkItem& item, int row, int column, bool active) {
+    const float lse2 = slot_lse2<Hooks>(state.max2, state.sum);
+    const float4 o = state.o * slot_scale<Hooks>(state.sum);
+    state = {};
+    add_slots<Spec>(state, p_, item, row, column, active);
+    state.raise(lse2);
+    state.add(lse2, o);
+  }
+
+  HEDDLE_DEVICE void write_row(const WorkItem& item, int row, int column, const JoinedState<Hooks>& state) {
+    const HookContext context = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
     const RowResult<Hooks> result = finish_row(state.max2, state.sum, context, hooks_);
     store_output<Spec>(p_, context, column, state.o * result.scale, result.lse, hooks_);
     if (column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
@@ -372,9 +382,12 @@ class Decode {
   Smem& smem_;
   WorkList work_;
   Cursor cursor_;
-  DecodeState<Spec> state_;
+  Rows rows_;
+  RowState state_[kHalves];
+  TileRange<kTileKv> tiles_;
   KeyRange all_see_;
   uint8_t* q_ = nullptr;
+  int kv_head_ = 0;
   int row_id_ = 0;
   int load_stage_ = 0, compute_stage_ = 0;
   int load_q_ = 0, compute_q_ = 0;

@@ -21,6 +21,7 @@ HEDDLE_DEVICE int lane_index() { return threadIdx.x % kWarpSize; }
 HEDDLE_DEVICE int warp_index() { return threadIdx.x / kWarpSize; }
 HEDDLE_DEVICE constexpr int min_of(int a, int b) { return a < b ? a : b; }
 HEDDLE_DEVICE constexpr int max_of(int a, int b) { return a > b ? a : b; }
+HEDDLE_DEVICE constexpr uint32_t max_of(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 HEDDLE_DEVICE float exp2_approx(float x) {
   float y;
@@ -100,6 +101,9 @@ HEDDLE_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+HEDDLE_DEVICE void ldmatrix_x2(uint32_t (&r)[2], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(shared));
+}
 HEDDLE_DEVICE void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -131,7 +135,8 @@ HEDDLE_DEVICE void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// Words that CTAs pass to each other during a launch.
+// Words that CTAs pass to each other during a launch. Relaxed, not weak: ptxas may hoist a weak load
+// out of a loop that polls.
 HEDDLE_DEVICE float load_relaxed(const float* p) {
   float x;
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
@@ -157,8 +162,7 @@ HEDDLE_DEVICE void store_relaxed(float2* p, float2 x) {
   asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1,%2};" ::"l"(p), "f"(x.x), "f"(x.y) : "memory");
 }
 HEDDLE_DEVICE void store_relaxed(float4* p, float4 x) {
-  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
-               : "memory");
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
 }
 
 }  // namespace heddle

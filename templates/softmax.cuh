@@ -65,16 +65,16 @@ inline constexpr bool kCountsKeys = !Hooks::use_softmax && Hooks::has_output_tra
 
 // Hooks and masks on raw dot products, in place. Afterwards s holds, with softmax, logits that
 // still have to be multiplied by logit_to_log2(); without, the weights themselves.
-template <bool kMasked, int kBlocks, class Hooks>
-HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][4], const RowInfo (&rows)[2], RowState (&state)[2],
-                                 int first_key, float sm_scale, const Hooks& hooks) {
+template <bool kMasked, int kBlocks, int kValues, class Hooks>
+HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&rows)[kValues / 2],
+                                 RowState (&state)[kValues / 2], int first_key, float sm_scale, const Hooks& hooks) {
   constexpr bool kScaleHere = kChangesEveryLogit<Hooks>;
   if constexpr (!kMasked && !kScaleHere) return;
   const float dropped = Hooks::use_softmax ? negative_infinity() : 0.0f;
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
+    for (int e = 0; e < kValues; ++e) {
       const RowInfo& row = rows[e / 2];
       const int kv_pos = first_key + block * 8 + lane_index() % 4 * 2 + e % 2;
       bool keep = kMasked ? row.keys.contains(kv_pos) : true;
@@ -100,12 +100,12 @@ HEDDLE_DEVICE float logit_to_log2(float sm_scale) {
 }
 
 // One step of the online softmax over a tile's logits. s becomes weights; rescale is what the
-// accumulators of the two rows must be multiplied by.
-template <int kBlocks>
-HEDDLE_DEVICE void update_softmax(float (&s)[kBlocks][4], RowState (&state)[2], float (&rescale)[2],
-                                  float to_log2) {
+// accumulators of the rows must be multiplied by.
+template <int kBlocks, int kValues>
+HEDDLE_DEVICE void update_softmax(float (&s)[kBlocks][kValues], RowState (&state)[kValues / 2],
+                                  float (&rescale)[kValues / 2], float to_log2) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < kValues / 2; ++half) {
     float top = s[0][half * 2];
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)

@@ -51,29 +51,28 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
   }
 }
 
-// key_ and value_transform on a K/V tile that has landed. `key_of(row)` is the row's kv_pos, or -1.
+// key_ and value_transform on a K or V tile that has landed. `key_of(row)` is the row's kv_pos, or -1.
 template <class Spec, class Hooks, class KeyOf>
-HEDDLE_DEVICE void transform_kv(uint8_t* k_tile, uint8_t* v_tile, int rows, int thread, int threads,
-                                HookContext context, const Hooks& hooks, const KeyOf& key_of) {
-  const auto wanted = [&](int row) { return key_of(row) >= 0; };
-  if constexpr (Hooks::has_key_transform) {
-    transform_rows<Spec::kType, Spec::kHeadDim, Hooks::key_pair>(
-        k_tile, rows, thread, threads,
-        [&](float x, float pair, int dim, int row) {
-          context.kv_pos = key_of(row);
-          return hooks.key_transform(x, pair, dim, context);
-        },
-        wanted);
-  }
-  if constexpr (Hooks::has_value_transform) {
-    transform_rows<Spec::kType, Spec::kHeadDim, Hooks::value_pair>(
-        v_tile, rows, thread, threads,
-        [&](float x, float pair, int dim, int row) {
-          context.kv_pos = key_of(row);
-          return hooks.value_transform(x, pair, dim, context);
-        },
-        wanted);
-  }
+HEDDLE_DEVICE void transform_k(uint8_t* tile, int rows, int thread, int threads, HookContext context,
+                               const Hooks& hooks, const KeyOf& key_of) {
+  transform_rows<Spec::kType, Spec::kHeadDim, Hooks::key_pair>(
+      tile, rows, thread, threads,
+      [&](float x, float pair, int dim, int row) {
+        context.kv_pos = key_of(row);
+        return hooks.key_transform(x, pair, dim, context);
+      },
+      [&](int row) { return key_of(row) >= 0; });
+}
+template <class Spec, class Hooks, class KeyOf>
+HEDDLE_DEVICE void transform_v(uint8_t* tile, int rows, int thread, int threads, HookContext context,
+                               const Hooks& hooks, const KeyOf& key_of) {
+  transform_rows<Spec::kType, Spec::kHeadDim, Hooks::value_pair>(
+      tile, rows, thread, threads,
+      [&](float x, float pair, int dim, int row) {
+        context.kv_pos = key_of(row);
+        return hooks.value_transform(x, pair, dim, context);
+      },
+      [&](int row) { return key_of(row) >= 0; });
 }
 
 // Elements dim and dim + 1 of one q row, transformed, packed.

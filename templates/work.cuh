@@ -82,50 +82,64 @@ HEDDLE_DEVICE int tile_start(const WorkItem& item, int t) {
   return (t >= item.gap_begin ? t + item.gap_tiles : t) * kTileKv;
 }
 
+// The part of an item that a loop over its tiles keeps in registers.
+template <int kTileKv>
+struct TileRange {
+  int begin, end, gap_begin, gap_tiles;
+
+  TileRange() = default;
+  HEDDLE_DEVICE explicit TileRange(const WorkItem& item)
+      : begin(item.tile_begin), end(item.tile_end), gap_begin(item.gap_begin), gap_tiles(item.gap_tiles) {}
+  HEDDLE_DEVICE int start(int t) const { return (t >= gap_begin ? t + gap_tiles : t) * kTileKv; }
+};
+
 // Steps through every (item, kv head, KV tile) of a CTA in the order in which they are computed.
 template <int kTileKv, int kGroup>
 class LoadCursor {
  public:
   HEDDLE_DEVICE explicit LoadCursor(const WorkList& work)
-      : items_(work.items), mask_(&work.header->mask), next_item_(work.begin), end_(work.end) {
+      : next_(work.items + work.begin), end_(work.items + work.end), mask_(&work.header->mask) {
     enter_next_item();
   }
   HEDDLE_DEVICE bool done() const { return done_; }
-  HEDDLE_DEVICE int start() const { return tile_start<kTileKv>(item_, tile_); }
+  HEDDLE_DEVICE int start() const { return tiles_.start(tile_); }
   HEDDLE_DEVICE int kv_head() const { return kv_head_; }
-  HEDDLE_DEVICE const WorkItem& item() const { return item_; }
-  HEDDLE_DEVICE bool begins_head() const { return tile_ == item_.tile_begin; }
+  HEDDLE_DEVICE int64_t kv_offset() const { return kv_offset_; }
+  HEDDLE_DEVICE const WorkItem& item() const { return next_[-1]; }
+  HEDDLE_DEVICE bool begins_head() const { return tile_ == tiles_.begin; }
   // Keys that no row of the tile sees are not read at all.
   HEDDLE_DEVICE const KeyRange& seen() const { return seen_; }
 
   HEDDLE_DEVICE void advance() {
-    if (++tile_ < item_.tile_end) return;
-    tile_ = item_.tile_begin;
-    if (++kv_head_ < item_.kv_head_end) return;
+    if (++tile_ < tiles_.end) return;
+    tile_ = tiles_.begin;
+    if (++kv_head_ < item().kv_head_end) return;
     enter_next_item();
   }
 
  private:
   HEDDLE_DEVICE void enter_next_item() {
+    WorkItem item;
     do {  // items without a visible tile load nothing
-      if (next_item_ >= end_) {
-        done_ = true;
-        return;
-      }
-      item_ = items_[next_item_++];
-    } while (item_.tile_begin >= item_.tile_end);
-    done_ = false;
-    tile_ = item_.tile_begin;
-    kv_head_ = item_.kv_head_begin;
-    seen_ = seen_by_some<kGroup>(*mask_, item_);
+      done_ = next_ == end_;
+      if (done_) return;
+      item = *next_++;
+    } while (item.tile_begin >= item.tile_end);
+    tiles_ = TileRange<kTileKv>(item);
+    tile_ = item.tile_begin;
+    kv_head_ = item.kv_head_begin;
+    kv_offset_ = item.kv_offset;
+    seen_ = seen_by_some<kGroup>(*mask_, item);
   }
 
   // Own copies: a reference to a sibling member would keep the whole kernel state in local memory.
-  const WorkItem* items_;
+  const WorkItem* next_;
+  const WorkItem* end_;
   const MaskBounds* mask_;
-  WorkItem item_;
+  TileRange<kTileKv> tiles_;
+  int64_t kv_offset_;
   KeyRange seen_;
-  int next_item_, end_, kv_head_, tile_;
+  int kv_head_, tile_;
   bool done_;
 };
 

@@ -43,10 +43,10 @@ PlanConfig plan_config_of(const Heads& heads, int page_size, bool batch_invarian
                     .group = heads.num_qo_heads / heads.num_kv_heads,
                     .head_dim = heads.head_dim,
                     .page_size = page_size,
-                    .max_decode_rows = kMaxDecodeRows,
+                    .max_decode_rows = decode_rows(attention),
                     .batch_invariant = batch_invariant};
   for (const Pipeline pipeline : launch_set(attention)) {
-    const TileConfig tile = tile_candidates(pipeline, heads.head_dim, limits)[0];
+    const TileConfig tile = tile_candidates(pipeline, decode_rows(attention), heads.head_dim, limits)[0];
     config.pipeline[static_cast<int>(pipeline)] =
         pipeline_shape(pipeline, tile, limits.num_sms * tile.ctas_per_sm, heads.head_dim);
   }
