@@ -49,6 +49,7 @@ struct AttentionConfig {
   int page_size = 16;            // 0: ragged K/V
   float sm_scale = 0;            // 0: 1 / sqrt(head_dim)
   int max_qo_len = 0;            // 0: any. group * max_qo_len <= 16 leaves the append kernel out
+  bool portable = false;         // only kernels that every architecture has (mma.sync, no wgmma)
   ParamValues constants;         // values for params with "constant": true
 };
 

@@ -13,6 +13,7 @@ struct DeviceLimits {
   int num_sms = 0;
   int shared_per_block = 0;  // opt-in maximum, bytes
   int shared_per_sm = 0;     // bytes
+  bool wgmma = false;        // has warpgroup products; clear it for the kernels of every architecture
 };
 
 // Of an architecture as NVRTC names it, for compiling without a device. Error where unknown.

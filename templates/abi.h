@@ -164,6 +164,9 @@ struct TileConfig {
   int32_t stages;  // KV tiles in flight
   int32_t ctas_per_sm;
   int32_t smem_bytes;
+  // Query tiles in shared memory, of the wgmma kernel: there `warps` are one producer warpgroup and a
+  // consumer for every 64 rows, and `stages` counts tiles of K and of V. 0: an mma.sync kernel.
+  int32_t q_buffers = 0;
 };
 
 }  // namespace heddle

@@ -300,7 +300,7 @@ class Decode {
     for (int i = threadIdx.x; i < item.num_rows * kColumns; i += kThreads)
       finish_columns(item, i / kColumns, i % kColumns * 4);
     __syncthreads();  // the stages are free again
-    if (item.join > 0) empty_lse<Spec>(p_, item);
+    if (item.join > 0) empty_lse<Spec>(p_, item, blockDim.x);
   }
 
   // Moved so that the four rows of a half warp's float2 stores hit other banks.

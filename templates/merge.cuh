@@ -150,11 +150,11 @@ HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p
   }
 }
 
-// All threads, after all have read the slots that `item` joins.
+// Threads 0 to `threads` - 1, after all of them have read the slots that `item` joins.
 template <class Spec>
-HEDDLE_DEVICE void empty_lse(const AttentionParams& p, const WorkItem& item) {
+HEDDLE_DEVICE void empty_lse(const AttentionParams& p, const WorkItem& item, int threads) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < item.join * Spec::kTile.rows; i += blockDim.x)
+  for (int i = threadIdx.x; i < item.join * Spec::kTile.rows; i += threads)
     if (i % Spec::kTile.rows < item.num_rows)
       put_back_empty(p.partial_lse + item.partial * int64_t(Spec::kTile.rows) + i);
 }

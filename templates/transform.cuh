@@ -33,18 +33,18 @@ HEDDLE_DEVICE void pair_dims(int index, int& first, int& second) {
 
 // Rows [0, rows) of a shared-memory tile, by threads `thread` of `threads`. `transform(x, pair, dim,
 // row)` is the hook; `wanted(row)` leaves rows alone that hold nothing.
-template <DType kType, int kHeadDim, int kPair, class Transform, class Wanted>
+template <DType kType, class Tile, int kPair, class Transform, class Wanted>
 HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threads,
                                   const Transform& transform, const Wanted& wanted) {
   using T = Element<kType>;
-  constexpr int kHalf = kHeadDim / 2;
+  constexpr int kHalf = Tile::kHeadDim / 2;
   for (int i = thread; i < rows * kHalf; i += threads) {
     const int row = i / kHalf;
     if (!wanted(row)) continue;
     int first, second;
-    pair_dims<kHeadDim, kPair>(i % kHalf, first, second);
-    auto* a = reinterpret_cast<uint16_t*>(tile + SmemTile<kHeadDim>::element_offset(row, first));
-    auto* b = reinterpret_cast<uint16_t*>(tile + SmemTile<kHeadDim>::element_offset(row, second));
+    pair_dims<Tile::kHeadDim, kPair>(i % kHalf, first, second);
+    auto* a = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, first));
+    auto* b = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, second));
     const float x = T::to_float(*a), y = T::to_float(*b);
     *a = T::from_float(transform(x, kPair == kNoPair ? 0.0f : y, first, row));
     *b = T::from_float(transform(y, kPair == kNoPair ? 0.0f : x, second, row));
@@ -57,7 +57,7 @@ HEDDLE_DEVICE void transform_kv(uint8_t* k_tile, uint8_t* v_tile, int rows, int 
                                 HookContext context, const Hooks& hooks, const KeyOf& key_of) {
   const auto wanted = [&](int row) { return key_of(row) >= 0; };
   if constexpr (Hooks::has_key_transform) {
-    transform_rows<Spec::kType, Spec::kHeadDim, Hooks::key_pair>(
+    transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, Hooks::key_pair>(
         k_tile, rows, thread, threads,
         [&](float x, float pair, int dim, int row) {
           context.kv_pos = key_of(row);
@@ -66,7 +66,7 @@ HEDDLE_DEVICE void transform_kv(uint8_t* k_tile, uint8_t* v_tile, int rows, int 
         wanted);
   }
   if constexpr (Hooks::has_value_transform) {
-    transform_rows<Spec::kType, Spec::kHeadDim, Hooks::value_pair>(
+    transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, Hooks::value_pair>(
         v_tile, rows, thread, threads,
         [&](float x, float pair, int dim, int row) {
           context.kv_pos = key_of(row);

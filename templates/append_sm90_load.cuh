@@ -1,0 +1,217 @@
+// The producer of append_sm90: one warpgroup that walks the CTA's work ahead of the consumers. For each
+// stream (work item, kv head) it writes a record, copies the query rows, then K and V tiles in
+// the order of their use, each tile into the next stage of one ring:
+//
+//   K0 | K1 V0 | K2 V1 | ... | V(last)
+//
+// All copies are 16-byte gathers, so ragged rows and pages of any size are one path. A lane looks up
+// the rows that its warp copies, one each, with page ids read one tile ahead. Rows that nobody sees
+// become zeros without a read. Hooks on q, k and v change a tile in place before it is passed on.
+#pragma once
+
+#include "templates/append_sm90_smem.cuh"
+
+namespace heddle {
+
+template <class Spec, class Hooks>
+class AppendSm90Loader {
+  using Smem = AppendSm90Smem<Spec>;
+  using QTile = typename Smem::QTile;
+  using KvTile = typename Smem::KvTile;
+  using Address = KvAddress<Spec::kPageSize>;
+  // How the lanes of a warp lie on a tile: kLanes a row of a block, kStep rows at once; the four warps
+  // take turns, so that a thread's rows are 4 * kStep apart and share one swizzle.
+  static constexpr int kLanes = KvTile::kBlockChunks;
+  static constexpr int kStep = kWarpSize / kLanes;
+  static constexpr int kStride = kWarpgroupWarps * kStep;
+  static_assert(Spec::kTile.rows % kStride == 0 && Spec::kTile.kv % kStride == 0, "a warp copies whole steps");
+  static_assert(Spec::kTile.kv <= kWarpgroupSize, "one lane looks up one row");
+
+ public:
+  HEDDLE_DEVICE AppendSm90Loader(const AttentionParams& params, const Hooks& hooks, Smem& smem)
+      : p_(params), hooks_(hooks), smem_(smem), thread_(threadIdx.x % kWarpgroupSize) {}
+
+  HEDDLE_DEVICE void run(const WorkList& work) {
+    for (int i = work.begin; i < work.end; ++i) {
+      const int heads_end = work.items[i].kv_head_end;
+      for (int head = work.items[i].kv_head_begin; head < heads_end; ++head) load_stream(work, i, head);
+    }
+    begin_stream();
+    if (thread_ == 0) {
+      smem_.record(stream_).is_end = true;
+      barrier_arrive(&smem_.q_full[q_.stage]);
+    }
+    barrier_arrive(&smem_.q_full[q_.stage]);
+  }
+
+ private:
+  HEDDLE_DEVICE void load_stream(const WorkList& work, int item, int head) {
+    begin_stream();
+    if (thread_ == 0) smem_.record(stream_) = record_of(work, item, head);
+    sync();
+    record_ = &smem_.record(stream_);
+    load_q();
+    if (thread_ == 0) barrier_arrive(&smem_.q_full[q_.stage]);  // the record is written
+    const int begin = record_->item.tile_begin, end = record_->item.tile_end;
+    fetch_row_id(begin);
+    for (int t = begin; t < end; ++t) {
+      value_id_ = key_id_;
+      key_id_ = next_id_;
+      fetch_row_id(t + 1);
+      load_keys(t);
+      if (t > begin) load_values(t - 1, value_id_);
+    }
+    if (begin < end) load_values(end - 1, key_id_);
+    q_.advance();
+    ++stream_;
+  }
+
+  // The consumers are done with what the stream's places held.
+  HEDDLE_DEVICE void begin_stream() { barrier_wait(&smem_.q_empty[q_.stage], q_.parity ^ 1); }
+
+  static HEDDLE_DEVICE AppendStream record_of(const WorkList& work, int index, int head) {
+    AppendStream s;
+    s.mask = work.header->mask;
+    s.item = work.items[index];
+    s.kv_head = head;
+    s.is_end = false;
+    s.all_see = seen_by_all<Spec::kGroup>(s.mask, s.item);
+    s.some_see = seen_by_some<Spec::kGroup>(s.mask, s.item);
+    return s;
+  }
+
+  // --- tiles --------------------------------------------------------------------------------
+
+  HEDDLE_DEVICE void load_q() {
+    copy_rows<QTile>(shared_address(smem_.q[q_.stage]), static_cast<const uint16_t*>(p_.q), [&](int row) {
+      const int packed = record_->item.row_begin + row;
+      const int64_t q_row = record_->item.qo_begin + packed / Spec::kGroup;
+      const int head = record_->kv_head * Spec::kGroup + packed % Spec::kGroup;
+      return row < record_->item.num_rows ? q_row * p_.q_row_stride + head * p_.q_head_stride : kNotSeen;
+    });
+    if constexpr (Hooks::has_query_transform) {
+      begin_transform();
+      transform_rows<Spec::kType, QTile, Hooks::query_pair>(
+          smem_.q[q_.stage], Spec::kTile.rows, thread_, kWarpgroupSize,
+          [&](float x, float pair, int dim, int row) {
+            return hooks_.query_transform(x, pair, dim, row_of<Spec>(*record_, row).context);
+          },
+          [&](int row) { return row < record_->item.num_rows; });
+      end_transform(&smem_.q_full[q_.stage]);
+    } else {
+      barrier_arrive_after_copies(&smem_.q_full[q_.stage]);
+    }
+  }
+
+  HEDDLE_DEVICE void load_keys(int t) {
+    barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1);
+    const int start = tile_start<Spec::kTile.kv>(record_->item, t);
+    const int64_t head = record_->kv_head * p_.k_head_stride;
+    copy_rows<KvTile>(shared_address(smem_.stage[ring_.stage]), static_cast<const uint16_t*>(p_.k), [&](int row) {
+      return record_->some_see.contains(start + row)
+                 ? head + Address::k_offset(p_, record_->item.kv_offset, key_id_, start + row)
+                 : kNotSeen;
+    });
+    pass_on<Hooks::has_key_transform, Hooks::key_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
+      if constexpr (Hooks::has_key_transform) return hooks_.key_transform(x, pair, dim, c);
+      return x;
+    });
+  }
+
+  HEDDLE_DEVICE void load_values(int t, int row_id) {
+    barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1);
+    const int start = tile_start<Spec::kTile.kv>(record_->item, t);
+    const int64_t head = record_->kv_head * p_.v_head_stride;
+    copy_rows<KvTile>(shared_address(smem_.stage[ring_.stage]), static_cast<const uint16_t*>(p_.v), [&](int row) {
+      return record_->some_see.contains(start + row)
+                 ? head + Address::v_offset(p_, record_->item.kv_offset, row_id, start + row)
+                 : kNotSeen;
+    });
+    pass_on<Hooks::has_value_transform, Hooks::value_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
+      if constexpr (Hooks::has_value_transform) return hooks_.value_transform(x, pair, dim, c);
+      return x;
+    });
+  }
+
+  // The stage is as the consumers want it, once the copies have landed and a hook has been at it.
+  template <bool kTransformed, int kPair, class Transform>
+  HEDDLE_DEVICE void pass_on(int start, const Transform& transform) {
+    uint64_t* full = &smem_.full[ring_.stage];
+    if constexpr (kTransformed) {
+      HookContext context = {record_->item.request, record_->kv_head * Spec::kGroup, record_->kv_head, -1, -1, -1,
+                             record_->item.qo_len, record_->item.kv_len};
+      begin_transform();
+      transform_rows<Spec::kType, KvTile, kPair>(
+          smem_.stage[ring_.stage], Spec::kTile.kv, thread_, kWarpgroupSize,
+          [&](float x, float pair, int dim, int row) {
+            context.kv_pos = start + row;
+            return transform(x, pair, dim, context);
+          },
+          [&](int row) { return record_->some_see.contains(start + row); });
+      end_transform(full);
+    } else {
+      barrier_arrive_after_copies(full);
+    }
+    ring_.advance();
+  }
+
+  HEDDLE_DEVICE void begin_transform() {
+    cp_async_commit();
+    cp_async_wait<0>();
+    sync();
+  }
+  HEDDLE_DEVICE void end_transform(uint64_t* full) {
+    fence_async_proxy();
+    barrier_arrive(full);
+  }
+
+  // --- rows ---------------------------------------------------------------------------------
+
+  // The row that this lane looks up, of the `pass`-th kWarpSize rows that its warp copies.
+  HEDDLE_DEVICE int looked_up_row(int pass) const {
+    const int lane = thread_ % kWarpSize, warp = thread_ / kWarpSize;
+    return (pass * kLanes + lane / kStep) * kStride + warp * kStep + lane % kStep;
+  }
+
+  // Page id of the row that this lane looks up in tile t.
+  HEDDLE_DEVICE void fetch_row_id(int t) {
+    if (Spec::kPageSize == 0 || t >= record_->item.tile_end) return;
+    const int kv_pos = tile_start<Spec::kTile.kv>(record_->item, t) + looked_up_row(0);
+    next_id_ = Address::row_id(p_, record_->item.kv_offset, kv_pos, record_->some_see.contains(kv_pos));
+  }
+
+  // `offset_of(row)`: where the row lies, in elements, or kNotSeen.
+  template <class Tile, class OffsetOf>
+  HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const OffsetOf& offset_of) const {
+    constexpr int kTurns = Tile::kRows / kStride;
+    const int lane = thread_ % kWarpSize, warp = thread_ / kWarpSize;
+    const int row = lane / kLanes, chunk = lane % kLanes;
+    const uint32_t to = tile + Tile::chunk_offset(warp * kStep + row, 0, chunk);
+    int64_t looked_up = 0;
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (turn % kLanes == 0) looked_up = offset_of(looked_up_row(turn / kLanes));
+      const int64_t offset = __shfl_sync(kFullMask, looked_up, turn % kLanes * kStep + row);
+      const bool seen = static_cast<int>(offset >> 32) != static_cast<int>(kNotSeen >> 32);
+      const uint16_t* from = base + (seen ? offset + chunk * kChunkElements : 0);
+#pragma unroll
+      for (int block = 0; block < Tile::kBlocks; ++block)
+        cp_async_16(to + turn * kStride * Tile::kRowBytes + block * Tile::kBlockBytes,
+                    from + block * Tile::kBlockColumns, seen);
+    }
+  }
+
+  HEDDLE_DEVICE void sync() const { named_barrier_sync(kProducerBarrier, kWarpgroupSize); }
+
+  const AttentionParams& p_;
+  const Hooks& hooks_;
+  Smem& smem_;
+  const int thread_;
+  const AppendStream* record_ = nullptr;
+  RingPlace<Smem::kStages> ring_;
+  RingPlace<Smem::kQBuffers> q_;
+  int stream_ = 0;
+  int next_id_ = 0, key_id_ = 0, value_id_ = 0;
+};
+
+}  // namespace heddle
