@@ -99,12 +99,13 @@ std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
   return fmt::format(
       "struct Spec {{\n"
       "  static constexpr DType kType = DType::{};\n"
-      "  static constexpr int kHeadDim = {}, kGroup = {}, kPageSize = {};\n"
+      "  static constexpr int kHeadDim = {}, kGroup = {}, kPageSize = {}, kBoxRows = {};\n"
       "  static constexpr TileConfig kTile = {{.rows = {}, .kv = {}, .warps = {}, .stages = {}, .ctas_per_sm = {}, "
       ".smem_bytes = {}, .q_buffers = {}}};\n"
       "{}"
       "}};\n",
-      name_of(config.kv_dtype), config.head_dim, config.num_qo_heads / config.num_kv_heads, config.page_size, t.rows,
+      name_of(config.kv_dtype), config.head_dim, config.num_qo_heads / config.num_kv_heads, config.page_size,
+      box_rows(config, t), t.rows,
       t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
       t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, config.head_dim) : "");
 }
@@ -167,6 +168,15 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, int head_dim, const D
   return tiles;
 }
 
+int block_columns(int head_dim) { return head_dim % 64 == 0 ? 64 : head_dim % 32 == 0 ? 32 : 16; }
+
+int box_rows(const AttentionConfig& config, const TileConfig& tile) {
+  const int page = config.page_size, step = 1024 / block_columns(config.head_dim);
+  if (tile.q_buffers == 0) return 0;
+  if (page == 0 || page % tile.kv == 0) return tile.kv % step == 0 ? tile.kv : 0;
+  return tile.kv % page == 0 && page % step == 0 ? page : 0;
+}
+
 Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,
                      const AttentionConfig& config, const TileConfig& tile) {
   const std::string kind(name_of(pipeline));
@@ -186,14 +196,16 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
   unit.text += fmt::format(
       "}}  // namespace heddle::unit\n\n"
       "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(\n"
-      "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::VariantArgs args) {{\n"
+      "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::VariantArgs args{}) {{\n"
       "  extern __shared__ __align__(1024) unsigned char smem[];\n"
       "  const heddle::unit::Hooks hooks(args);\n"
       "  heddle::{}<heddle::unit::Spec, heddle::unit::Hooks> kernel(\n"
-      "      params, hooks, *reinterpret_cast<heddle::{}Smem<heddle::unit::Spec>*>(smem));\n"
+      "      params, hooks, {}*reinterpret_cast<heddle::{}Smem<heddle::unit::Spec>*>(smem));\n"
       "  kernel.run();\n"
       "}}\n",
-      tile.warps * 32, tile.ctas_per_sm, unit.entry, skeleton.name, skeleton.name);
+      tile.warps * 32, tile.ctas_per_sm, unit.entry,
+      tile.q_buffers > 0 ? ", const __grid_constant__ heddle::KvMaps maps" : "", skeleton.name,
+      tile.q_buffers > 0 ? "maps, " : "", skeleton.name);
   return unit;
 }
 

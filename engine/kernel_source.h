@@ -25,6 +25,12 @@ std::string arch_of(int major, int minor);
 // registers. Error where nothing fits.
 std::vector<TileConfig> tile_candidates(Pipeline pipeline, int head_dim, const DeviceLimits& limits);
 
+// Of the wgmma kernel: columns of a tile that lie together in shared memory, and keys of the boxes in
+// which the copy engine moves a tile of K or V. A box has one page, and begins with a row that the
+// kernel's first warp looks up. 0: rows are gathered.
+int block_columns(int head_dim);
+int box_rows(const AttentionConfig& config, const TileConfig& tile);
+
 std::string_view name_of(Pipeline pipeline);  // "decode", "append"
 
 struct Unit {

@@ -155,6 +155,15 @@ struct VariantArgs {
   alignas(8) uint8_t bytes[kMaxVariantArgBytes];
 };
 
+// K and V as Hopper's copy engine sees them (CUtensorMap); an argument of the wgmma kernel.
+struct KvMaps {
+  struct alignas(64) Map {
+    uint64_t words[16];
+  };
+  Map k, v;
+  int32_t usable;  // 0: strides or sizes that the engine cannot take; rows are gathered then
+};
+
 // How one GPU unit is cut; compiled into it. Written once here so that the launch and the kernel
 // cannot disagree about shared memory.
 struct TileConfig {

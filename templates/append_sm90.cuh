@@ -31,39 +31,36 @@ class AppendSm90Consumer {
 
  public:
   HEDDLE_DEVICE AppendSm90Consumer(const AttentionParams& params, const Hooks& hooks, Smem& smem)
-      : p_(params), hooks_(hooks), smem_(smem) {}
+      : p_(params), hooks_(hooks), smem_(smem), group_(uniform(threadIdx.x / kWarpgroupSize)) {}
 
   HEDDLE_DEVICE void run() {
-    if (kTurns && group() == kGroups - 1) end_turn();  // the first turn is group 0's
+    if (kTurns && group_ == kGroups - 1) end_turn();  // the first turn is group 0's
     for (;; ++stream_number_) {
       barrier_wait(&smem_.q_full[q_.stage], q_.parity);
       stream_ = &smem_.record(stream_number_);
       if (stream_->is_end) break;
-      fence_async_proxy();
       attend();
       finish();
       q_.advance();
     }
-    if (kTurns && group() == 0) begin_turn();  // takes the last turn, which nobody wants
+    if (kTurns && group_ == 0) begin_turn();  // takes the last turn, which nobody wants
   }
 
  private:
-  static HEDDLE_DEVICE int group() { return __shfl_sync(kFullMask, threadIdx.x / kWarpgroupSize, 0); }
-
   // --- turns and stages -----------------------------------------------------------------------
 
   HEDDLE_DEVICE void begin_turn() const {
-    if constexpr (kTurns) named_barrier_sync(kTurnBarrier + group(), 2 * kWarpgroupSize);
+    if constexpr (kTurns) named_barrier_sync(kTurnBarrier + group_, 2 * kWarpgroupSize);
   }
   HEDDLE_DEVICE void end_turn() const {
-    if constexpr (kTurns) named_barrier_arrive(kTurnBarrier + (group() + 1) % kGroups, 2 * kWarpgroupSize);
+    if constexpr (kTurns) named_barrier_arrive(kTurnBarrier + (group_ + 1) % kGroups, 2 * kWarpgroupSize);
   }
 
   // The next stage of the ring, filled.
   HEDDLE_DEVICE uint32_t acquire() {
-    barrier_wait(&smem_.full[ring_.stage], ring_.parity);
-    fence_async_proxy();
-    const uint32_t tile = shared_address(smem_.stage[ring_.stage]);
+    const int stage = uniform(ring_.stage);
+    barrier_wait(&smem_.full[stage], ring_.parity);
+    const uint32_t tile = shared_address(smem_.stage[stage]);
     ring_.advance();
     return tile;
   }
@@ -116,6 +113,9 @@ class AppendSm90Consumer {
     pin_registers(s);
     release();
     weigh(s, t, factor);
+    // The weights are made before the wait, under the product: without a branch on them the assembler
+    // moves the wait in front. (A sum is never below zero.)
+    if (Hooks::use_softmax && state_[0].sum + state_[1].sum < 0.0f) asm volatile("trap;");
     wgmma_wait<0>();
     pin_registers(o_);
     release();
@@ -132,8 +132,9 @@ class AppendSm90Consumer {
 
   // S = Q K^T, under way when it returns.
   HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t k) const {
-    const uint64_t queries = QTile::by_columns(shared_address(smem_.q[q_.stage]) + group() * 64 * QTile::kRowBytes);
-    const uint64_t keys = KvTile::by_columns(k);
+    const uint32_t queries =
+        QTile::by_columns(shared_address(smem_.q[uniform(q_.stage)]) + group_ * 64 * QTile::kRowBytes);
+    const uint32_t keys = KvTile::by_columns(k);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i)
@@ -143,7 +144,7 @@ class AppendSm90Consumer {
 
   // O += P V, under way when it returns.
   HEDDLE_DEVICE void accumulate(uint32_t v) {
-    const uint64_t values = KvTile::by_rows(v);
+    const uint32_t values = KvTile::by_rows(v);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kKeySteps; ++i) Spec::multiply_values(o_, weights_[i], values + KvTile::row_step(i), 1);
@@ -195,6 +196,7 @@ class AppendSm90Consumer {
   const AttentionParams& p_;
   const Hooks& hooks_;
   Smem& smem_;
+  const int group_;
   const AppendStream* stream_ = nullptr;
   int stream_number_ = 0;
   RingPlace<Smem::kStages> ring_;
@@ -213,27 +215,31 @@ class AppendSm90 {
   // Registers a thread once the roles are known; together no more than the CTA starts with.
   static constexpr bool kTransforms =
       Hooks::has_query_transform || Hooks::has_key_transform || Hooks::has_value_transform;
-  static constexpr int kLoaderRegisters = kGroups == 2 ? (kTransforms ? 72 : 56) : (kTransforms ? 56 : 32);
-  static constexpr int kConsumerRegisters = kGroups == 2 ? (kTransforms ? 216 : 224) : (kTransforms ? 152 : 160);
+  static constexpr int kLoaderRegisters = kGroups == 2 ? (kTransforms ? 72 : 56) : 56;
+  static constexpr int kConsumerRegisters = kGroups == 2 ? (kTransforms ? 216 : 224) : 152;
   static_assert(kGroups == 2 || kGroups == 3, "two or three consumer warpgroups");
   static_assert(Spec::kTile.warps == (kGroups + 1) * kWarpgroupWarps, "and one producer");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
  public:
-  HEDDLE_DEVICE AppendSm90(const AttentionParams& params, const Hooks& hooks, Smem& smem)
-      : p_(params), hooks_(hooks), smem_(smem) {}
+  HEDDLE_DEVICE AppendSm90(const AttentionParams& params, const Hooks& hooks, const KvMaps& maps, Smem& smem)
+      : p_(params), hooks_(hooks), maps_(maps), smem_(smem) {}
 
   HEDDLE_DEVICE void run() {
-    const WorkList work(p_, Pipeline::append);
+    const bool has_work = p_.cta_begin[blockIdx.x] < p_.cta_begin[blockIdx.x + 1];
     if (threadIdx.x == 0) init_barriers();
+    if (threadIdx.x == kConsumers) {
+      prefetch_map(maps_.k);
+      prefetch_map(maps_.v);
+    }
     // What has been read so far is the plan, which no kernel in front of this one writes.
     release_successor();
     wait_for_predecessor();
-    if (work.begin == work.end) return;
+    if (!has_work) return;
     __syncthreads();
     if (threadIdx.x >= kConsumers) {
       give_registers_back<kLoaderRegisters>();
-      AppendSm90Loader<Spec, Hooks>(p_, hooks_, smem_).run(work);
+      AppendSm90Loader<Spec, Hooks>(p_, hooks_, maps_, smem_).run();
     } else {
       take_registers<kConsumerRegisters>();
       AppendSm90Consumer<Spec, Hooks>(p_, hooks_, smem_).run();
@@ -255,6 +261,7 @@ class AppendSm90 {
 
   const AttentionParams& p_;
   const Hooks& hooks_;
+  const KvMaps& maps_;
   Smem& smem_;
 };
 

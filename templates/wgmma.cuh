@@ -10,6 +10,9 @@ namespace heddle {
 inline constexpr int kWarpgroupWarps = 4;
 inline constexpr int kWarpgroupSize = kWarpgroupWarps * kWarpSize;
 
+// The same value in all lanes, and the compiler knows it.
+HEDDLE_DEVICE int uniform(int x) { return __shfl_sync(kFullMask, x, 0); }
+
 // --- mbarriers: a phase ends when `count` arrivals have been made --------------------------------
 
 HEDDLE_DEVICE void barrier_init(const uint64_t* barrier, int count) {
@@ -24,6 +27,11 @@ HEDDLE_DEVICE void barrier_arrive(const uint64_t* barrier) {
 HEDDLE_DEVICE void barrier_arrive_after_copies(const uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
+// Arrives, and makes the phase wait for that many bytes of the copy engine's too.
+HEDDLE_DEVICE void barrier_arrive_expecting(const uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
 // Returns once the phase of that parity has ended; a fresh barrier counts as one whose phase 1 has.
 HEDDLE_DEVICE void barrier_wait(const uint64_t* barrier, uint32_t parity) {
   uint32_t done;
@@ -34,6 +42,25 @@ HEDDLE_DEVICE void barrier_wait(const uint64_t* barrier, uint32_t parity) {
         : "r"(shared_address(barrier)), "r"(parity)
         : "memory");
   } while (!done);
+}
+
+// --- the copy engine: one box of a tensor map into shared memory; `barrier` counts its bytes ------
+
+HEDDLE_DEVICE void copy_box(uint32_t to, const KvMaps::Map& map, const uint64_t* barrier, int column, int head, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+      ::"r"(to), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(row)
+      : "memory");
+}
+HEDDLE_DEVICE void copy_box(uint32_t to, const KvMaps::Map& map, const uint64_t* barrier, int column, int head, int row,
+                            int page) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+      ::"r"(to), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(row), "r"(page)
+      : "memory");
+}
+HEDDLE_DEVICE void prefetch_map(const KvMaps::Map& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 // A place in a ring of stages, and the parity of its present round.
@@ -113,20 +140,21 @@ struct WgmmaTile {
     return chunk_offset(row, column / kBlockColumns, chunk) + column % kChunkElements * 2;
   }
 
-  // Descriptors hold addresses and strides in units of 16 bytes.
-  static HEDDLE_DEVICE uint64_t descriptor(uint32_t address, int leading_bytes) {
-    constexpr uint64_t kSwizzle = kBlockColumns == 64 ? 1 : kBlockColumns == 32 ? 2 : 3;
-    constexpr uint64_t kHigh = kSwizzle << 62 | uint64_t(kEightRows / 16) << 32;
-    return kHigh | uint64_t(leading_bytes / 16) << 16 | (address & 0x3ffff) / 16;
+  // Descriptors hold addresses and strides in units of 16 bytes. All tiles of a unit swizzle alike, so
+  // the upper half is one constant; the lower one is an address and its tile's leading stride.
+  static constexpr uint32_t kDescriptorHigh =
+      (kBlockColumns == 64 ? 1u : kBlockColumns == 32 ? 2u : 3u) << 30 | kEightRows / 16;
+  static HEDDLE_DEVICE uint32_t descriptor(uint32_t address, int leading_bytes) {
+    return (leading_bytes / 16) << 16 | address / 16;
   }
   // Columns are summed over (q, k); sum_step(i) leads to columns 16 i on.
-  static HEDDLE_DEVICE uint64_t by_columns(uint32_t address) { return descriptor(address, 16); }
+  static HEDDLE_DEVICE uint32_t by_columns(uint32_t address) { return descriptor(address, 16); }
   static HEDDLE_DEVICE constexpr int column_step(int i) {
     constexpr int kSteps = kBlockColumns / 16;
     return (i / kSteps * kBlockBytes + i % kSteps * 32) / 16;
   }
   // Rows are summed over (v).
-  static HEDDLE_DEVICE uint64_t by_rows(uint32_t address) { return descriptor(address, kBlockBytes); }
+  static HEDDLE_DEVICE uint32_t by_rows(uint32_t address) { return descriptor(address, kBlockBytes); }
   static HEDDLE_DEVICE constexpr int row_step(int i) { return i * 2 * kEightRows / 16; }
 };
 
