@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "engine/check_tensors.h"
+#include "engine/kv_maps.h"
 #include "engine/state.h"
 #include "engine/variant_args.h"
 #include "planner/plan_view.h"
@@ -129,7 +130,8 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
       continue;
     }
     const detail::LoadedKernel& k = a.gpu[pipeline];
-    void* launch_args[] = {&p, const_cast<VariantArgs*>(&args)};
+    KvMaps maps = kv_maps(a.config, k.tile, tensors, p);  // the mma.sync kernels take no third argument
+    void* launch_args[] = {&p, const_cast<VariantArgs*>(&args), &maps};
     k.kernel.launch({static_cast<unsigned>(a.plan.pipeline[pipeline].num_ctas)},
                     {static_cast<unsigned>(k.tile.warps * 32)}, k.tile.smem_bytes, stream, launch_args,
                     a.engine->device->major() >= kFirstMajorWithPdl);

@@ -38,7 +38,8 @@ constexpr TileConfig kHostTiles[kNumPipelines] = {{16, 64, 1, 1, 1, 0}, {64, 64,
 
 // Loads an image; one that the driver refuses is dropped and compiled once more.
 LoadedKernel load(EngineState& engine, const AttentionState& a, Pipeline pipeline) {
-  const DeviceLimits limits{engine.device->num_sms(), engine.device->max_shared_per_block(), engine.device->shared_per_sm()};
+  const DeviceLimits limits{engine.device->num_sms(), engine.device->max_shared_per_block(), engine.device->shared_per_sm(),
+                            engine.info.arch == "sm_90a"};
   const auto build = [&] {
     return build_kernel(engine.cache, engine.nvrtc_compiler(), pipeline, a.variant, a.defaults, a.config,
                         engine.info.arch, limits);

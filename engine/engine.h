@@ -53,6 +53,7 @@ struct AttentionConfig {
   // are. Costs up to 8 % of a full batch's time by the cost model, more of a single short request's,
   // and a workspace that grows with max_kv_tokens (planner/split_chunks.h). The kernels are the same.
   bool batch_invariant = false;
+  bool portable = false;         // only kernels that every architecture has (mma.sync, no wgmma)
   ParamValues constants;         // values for params with "constant": true
 };
 

@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "engine/hook_source.h"
+#include "engine/wgmma_source.h"
 
 namespace heddle {
 namespace {
 
 constexpr int kReservedPerCta = 1024;  // shared memory that the driver keeps, bytes
+
+int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 int decode_smem_bytes(int head_dim, int rows, int warps, int stages) {
   const int row = head_dim * 2;
@@ -16,6 +19,12 @@ int decode_smem_bytes(int head_dim, int rows, int warps, int stages) {
 
 int append_smem_bytes(int head_dim, int rows, int kv) {
   return rows * head_dim * 2 + 2 * 2 * kv * head_dim * 2 + 2 * 2 * kv * 8 + 2 * kv * 4 + 256;
+}
+
+int append_sm90_smem_bytes(int head_dim, int rows, int kv, int q_buffers, int stages) {
+  constexpr int kRecord = 16 + 64 + 2 * 12 + 8;
+  const int barriers = (q_buffers + stages) * 2 * 8, records = 4 * kRecord + 8;
+  return round_up((q_buffers * rows + stages * kv) * head_dim * 2 + barriers + records, 1024);
 }
 
 int ctas_that_fit(int smem, const DeviceLimits& limits) {
@@ -58,6 +67,28 @@ TileConfig append_tile(int head_dim, int rows, int kv, const DeviceLimits& limit
   return {rows, kv, 4, 2, std::min(2, ctas_that_fit(smem, limits)), smem};
 }
 
+// One CTA an SM, with as many stages (up to eight) as fit beside the query tiles.
+TileConfig append_sm90_tile(int head_dim, int rows, int kv, int q_buffers, const DeviceLimits& limits) {
+  for (int stages = 8; stages >= 3; --stages) {
+    const int smem = append_sm90_smem_bytes(head_dim, rows, kv, q_buffers, stages);
+    if (ctas_that_fit(smem, limits) >= 1) return {rows, kv, (rows / 64 + 1) * 4, stages, 1, smem, q_buffers};
+  }
+  return {};
+}
+
+// Accumulators decide: S takes kv / 2 registers a thread, P half of that, O head_dim / 2. Of 232
+// (160 with three consumers) about 40 are needed for the rest.
+void add_sm90_tiles(std::vector<TileConfig>& tiles, int head_dim, const DeviceLimits& limits) {
+  if (head_dim <= 64)
+    tiles = {append_sm90_tile(head_dim, 192, 128, 2, limits), append_sm90_tile(head_dim, 128, 128, 2, limits)};
+  else if (head_dim <= 128)
+    tiles = {append_sm90_tile(head_dim, 128, 128, 2, limits), append_sm90_tile(head_dim, 128, 64, 2, limits)};
+  else if (head_dim % 64 == 0)
+    tiles = {append_sm90_tile(head_dim, 128, 80, 1, limits), append_sm90_tile(head_dim, 128, 64, 1, limits)};
+  else
+    tiles = {append_sm90_tile(head_dim, 128, 64, 1, limits)};
+}
+
 std::string describe(const AttentionConfig& config) {
   return fmt::format("{}, head_dim {}, group {}, {}", name_of(config.kv_dtype), config.head_dim,
                      config.num_qo_heads / config.num_kv_heads,
@@ -68,16 +99,26 @@ std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
   return fmt::format(
       "struct Spec {{\n"
       "  static constexpr DType kType = DType::{};\n"
-      "  static constexpr int kHeadDim = {}, kGroup = {}, kPageSize = {};\n"
+      "  static constexpr int kHeadDim = {}, kGroup = {}, kPageSize = {}, kBoxRows = {};\n"
       "  static constexpr TileConfig kTile = {{.rows = {}, .kv = {}, .warps = {}, .stages = {}, .ctas_per_sm = {}, "
-      ".smem_bytes = {}}};\n"
+      ".smem_bytes = {}, .q_buffers = {}}};\n"
+      "{}"
       "}};\n",
-      name_of(config.kv_dtype), config.head_dim, config.num_qo_heads / config.num_kv_heads, config.page_size, t.rows,
-      t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes);
+      name_of(config.kv_dtype), config.head_dim, config.num_qo_heads / config.num_kv_heads, config.page_size,
+      box_rows(config, t), t.rows,
+      t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
+      t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, config.head_dim) : "");
 }
 
-// Capital letter: the skeleton's class.
-std::string class_of(Pipeline pipeline) { return pipeline == Pipeline::decode ? "Decode" : "Append"; }
+// A skeleton's file and class.
+struct Skeleton {
+  const char* file;
+  const char* name;
+};
+Skeleton skeleton_of(Pipeline pipeline, const TileConfig& tile) {
+  if (pipeline == Pipeline::decode) return {"decode", "Decode"};
+  return tile.q_buffers > 0 ? Skeleton{"append_sm90", "AppendSm90"} : Skeleton{"append", "Append"};
+}
 
 }  // namespace
 
@@ -91,7 +132,7 @@ DeviceLimits limits_of(const std::string& arch) {
   static const Row rows[] = {
       {"sm_80", {108, 163 << 10, 164 << 10}},   {"sm_86", {84, 99 << 10, 100 << 10}},
       {"sm_89", {142, 99 << 10, 100 << 10}},    {"sm_90", {132, 227 << 10, 228 << 10}},
-      {"sm_90a", {132, 227 << 10, 228 << 10}},  {"sm_100a", {148, 227 << 10, 228 << 10}},
+      {"sm_90a", {132, 227 << 10, 228 << 10, true}},  {"sm_100a", {148, 227 << 10, 228 << 10}},
       {"sm_103a", {148, 227 << 10, 228 << 10}}, {"sm_120", {188, 99 << 10, 100 << 10}},
   };
   std::string known;
@@ -111,12 +152,15 @@ std::string arch_of(int major, int minor) {
 
 std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int head_dim, const DeviceLimits& limits) {
   std::vector<TileConfig> tiles;
-  if (pipeline == Pipeline::decode)
+  if (pipeline == Pipeline::decode) {
     tiles = {decode_tile(head_dim, decode_rows, limits)};
-  else if (head_dim <= 128)
-    tiles = {append_tile(head_dim, 128, 64, limits), append_tile(head_dim, 128, 32, limits)};
-  else
-    tiles = {append_tile(head_dim, 64, 32, limits), append_tile(head_dim, 64, 16, limits)};
+  } else {
+    if (limits.wgmma) add_sm90_tiles(tiles, head_dim, limits);
+    if (head_dim <= 128)
+      tiles.insert(tiles.end(), {append_tile(head_dim, 128, 64, limits), append_tile(head_dim, 128, 32, limits)});
+    else
+      tiles.insert(tiles.end(), {append_tile(head_dim, 64, 32, limits), append_tile(head_dim, 64, 16, limits)});
+  }
   std::erase_if(tiles, [](const TileConfig& tile) { return tile.ctas_per_sm < 1; });
   if (tiles.empty())
     fail(ErrorKind::unsupported, "No {} tile for head_dim {} fits into {} bytes of shared memory.", name_of(pipeline),
@@ -124,9 +168,19 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int 
   return tiles;
 }
 
+int block_columns(int head_dim) { return head_dim % 64 == 0 ? 64 : head_dim % 32 == 0 ? 32 : 16; }
+
+int box_rows(const AttentionConfig& config, const TileConfig& tile) {
+  const int page = config.page_size, step = 1024 / block_columns(config.head_dim);
+  if (tile.q_buffers == 0) return 0;
+  if (page == 0 || page % tile.kv == 0) return tile.kv % step == 0 ? tile.kv : 0;
+  return tile.kv % page == 0 && page % step == 0 ? page : 0;
+}
+
 Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,
                      const AttentionConfig& config, const TileConfig& tile) {
   const std::string kind(name_of(pipeline));
+  const Skeleton skeleton = skeleton_of(pipeline, tile);
   Unit unit{"", fmt::format("{}_{}.cu", variant.name, kind), "heddle_" + kind};
   unit.text = fmt::format(
       "// {} of variant {}: {}.\n"
@@ -136,20 +190,22 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
       "namespace heddle::unit {{\n"
       "using Real = float;\n"
       "using namespace hook_math;\n\n",
-      kind, variant.name, describe(config), kind);
+      kind, variant.name, describe(config), skeleton.file);
   unit.text += render_hooks(variant, values, count_lines(unit.text) + 1, unit.path);
   unit.text += '\n' + spec_text(config, tile);
   unit.text += fmt::format(
       "}}  // namespace heddle::unit\n\n"
       "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(\n"
-      "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::VariantArgs args) {{\n"
-      "  extern __shared__ __align__(128) unsigned char smem[];\n"
+      "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::VariantArgs args{}) {{\n"
+      "  extern __shared__ __align__(1024) unsigned char smem[];\n"
       "  const heddle::unit::Hooks hooks(args);\n"
       "  heddle::{}<heddle::unit::Spec, heddle::unit::Hooks> kernel(\n"
-      "      params, hooks, *reinterpret_cast<heddle::{}Smem<heddle::unit::Spec>*>(smem));\n"
+      "      params, hooks, {}*reinterpret_cast<heddle::{}Smem<heddle::unit::Spec>*>(smem));\n"
       "  kernel.run();\n"
       "}}\n",
-      tile.warps * 32, tile.ctas_per_sm, unit.entry, class_of(pipeline), class_of(pipeline));
+      tile.warps * 32, tile.ctas_per_sm, unit.entry,
+      tile.q_buffers > 0 ? ", const __grid_constant__ heddle::KvMaps maps" : "", skeleton.name,
+      tile.q_buffers > 0 ? "maps, " : "", skeleton.name);
   return unit;
 }
 

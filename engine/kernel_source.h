@@ -13,6 +13,7 @@ struct DeviceLimits {
   int num_sms = 0;
   int shared_per_block = 0;  // opt-in maximum, bytes
   int shared_per_sm = 0;     // bytes
+  bool wgmma = false;        // has warpgroup products; clear it for the kernels of every architecture
 };
 
 // Of an architecture as NVRTC names it, for compiling without a device. Error where unknown.
@@ -23,6 +24,12 @@ std::string arch_of(int major, int minor);
 // Tiles of a pipeline for a head_dim on a device, the fastest first; a later one needs fewer
 // registers. `decode_rows` is what decode_rows() says. Error where nothing fits.
 std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int head_dim, const DeviceLimits& limits);
+
+// Of the wgmma kernel: columns of a tile that lie together in shared memory, and keys of the boxes in
+// which the copy engine moves a tile of K or V. A box has one page, and begins with a row that the
+// kernel's first warp looks up. 0: rows are gathered.
+int block_columns(int head_dim);
+int box_rows(const AttentionConfig& config, const TileConfig& tile);
 
 std::string_view name_of(Pipeline pipeline);  // "decode", "append"
 

@@ -59,12 +59,13 @@ int decode_rows(const AttentionConfig& c) {
 
 PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, int head_dim) {
   return {.present = true, .num_ctas = num_ctas, .tile_rows = tile.rows, .tile_kv = tile.kv,
-          .cost = cost_model(pipeline, tile.rows, tile.kv, head_dim)};
+          .cost = cost_model(pipeline, tile.rows, tile.kv, head_dim, tile.q_buffers > 0)};
 }
 
 KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeline, const Variant& variant,
                          const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
-                         const DeviceLimits& limits) {
+                         DeviceLimits limits) {
+  limits.wgmma = limits.wgmma && !config.portable;
   KernelBuild build;
   for (const TileConfig& tile : tile_candidates(pipeline, decode_rows(config), config.head_dim, limits)) {
     build.tile = tile;

@@ -34,6 +34,6 @@ struct KernelBuild {
 // no register in memory, else with the last one. `values` are Variant::resolve()'s.
 KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeline, const Variant& variant,
                          const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
-                         const DeviceLimits& limits);
+                         DeviceLimits limits);
 
 }  // namespace heddle

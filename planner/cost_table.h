@@ -9,10 +9,12 @@ namespace heddle {
 // an H200 (2026-11-29): a decode CTA moves about 17 bytes/ns, an append CTA does about 1.1 TFLOP/s.
 // What an item and a partial state cost is an estimate from the memory round trips in them, not
 // measured alone. Only ratios matter to the balance, so one table serves all GPUs.
-inline CostModel cost_model(Pipeline pipeline, int tile_rows, int tile_kv, int head_dim) {
+inline CostModel cost_model(Pipeline pipeline, int tile_rows, int tile_kv, int head_dim, bool wgmma = false) {
   if (pipeline == Pipeline::decode)
     return {.per_item = 1000, .per_tile = tile_kv * head_dim * 4 / 17.0, .per_partial = 600};
-  return {.per_item = 3000, .per_tile = 4.0 * tile_rows * tile_kv * head_dim / 1100.0, .per_partial = 2000};
+  const double tile_flops = 4.0 * tile_rows * tile_kv * head_dim;
+  if (wgmma) return {.per_item = 1500, .per_tile = tile_flops / 5000.0, .per_partial = 2000};
+  return {.per_item = 3000, .per_tile = tile_flops / 1100.0, .per_partial = 2000};
 }
 
 }  // namespace heddle

@@ -35,7 +35,7 @@ namespace heddle {
 // clang-format on
 
 // Null where the driver is older than they are.
-#define HEDDLE_CUDA_OPTIONAL(X) X(FuncLoad, 12040)
+#define HEDDLE_CUDA_OPTIONAL(X) X(FuncLoad, 12040) X(TensorMapEncodeTiled, 12000)
 
 struct CudaTable {
 #define HEDDLE_MEMBER(name, version) PFN_cu##name##_v##version name = nullptr;

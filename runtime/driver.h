@@ -9,6 +9,7 @@
 // in each thread. They remember it, so they may be destroyed in any thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -72,6 +73,22 @@ class Device {
 struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
+
+// A 16-bit tensor as Hopper's copy engine (TMA) moves boxes of it. Axis 0 is contiguous.
+struct TensorMapShape {
+  static constexpr int kMaxRank = 4;
+  const void* base = nullptr;
+  bool bf16 = true;  // else f16
+  int rank = 0;
+  std::array<std::uint64_t, kMaxRank> extent{};
+  std::array<std::uint64_t, kMaxRank> stride_bytes{};  // [0] is not read
+  std::array<std::uint32_t, kMaxRank> box{};
+  int swizzle_bytes = 128;  // 128, 64 or 32: a box's row
+};
+
+// Writes the 128 bytes of a CUtensorMap. False where the driver has none, or the engine cannot take
+// these extents and strides.
+bool encode_tensor_map(void* map, const TensorMapShape& shape);
 
 // A function of a Module that is still loaded; a plain handle, free to copy.
 struct Kernel {

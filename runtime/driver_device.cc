@@ -64,6 +64,27 @@ void Device::synchronize() const {
   check(cuda().CtxSynchronize(), "cuCtxSynchronize");
 }
 
+bool encode_tensor_map(void* map, const TensorMapShape& t) {
+  if (cuda().TensorMapEncodeTiled == nullptr) return false;
+  std::array<cuuint64_t, TensorMapShape::kMaxRank> extent{}, stride{};
+  std::array<cuuint32_t, TensorMapShape::kMaxRank> box{}, step{};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(t.rank); ++i) {
+    extent[i] = t.extent[i];
+    box[i] = t.box[i];
+    step[i] = 1;
+    if (i > 0) stride[i - 1] = t.stride_bytes[i];
+  }
+  const auto swizzle = t.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                       : t.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                               : CU_TENSOR_MAP_SWIZZLE_32B;
+  return cuda().TensorMapEncodeTiled(
+             static_cast<CUtensorMap*>(map),
+             t.bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+             static_cast<cuuint32_t>(t.rank), const_cast<void*>(t.base), extent.data(), stride.data(),
+             box.data(), step.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 void Kernel::launch(Dim3 grid, Dim3 block, int smem_bytes, Stream stream, void** args,
                     bool programmatic) const {
   CUlaunchAttribute attribute{};

@@ -156,6 +156,15 @@ struct VariantArgs {
   alignas(8) uint8_t bytes[kMaxVariantArgBytes];
 };
 
+// K and V as Hopper's copy engine sees them (CUtensorMap); an argument of the wgmma kernel.
+struct KvMaps {
+  struct alignas(64) Map {
+    uint64_t words[16];
+  };
+  Map k, v;
+  int32_t usable;  // 0: strides or sizes that the engine cannot take; rows are gathered then
+};
+
 // How one GPU unit is cut; compiled into it. Written once here so that the launch and the kernel
 // cannot disagree about shared memory.
 struct TileConfig {
@@ -165,6 +174,9 @@ struct TileConfig {
   int32_t stages;  // KV tiles in flight
   int32_t ctas_per_sm;
   int32_t smem_bytes;
+  // Query tiles in shared memory, of the wgmma kernel: there `warps` are one producer warpgroup and a
+  // consumer for every 64 rows, and `stages` counts tiles of K and of V. 0: an mma.sync kernel.
+  int32_t q_buffers = 0;
 };
 
 }  // namespace heddle

@@ -17,12 +17,10 @@
 // shared memory:  Q rows x D | 2 x (K kv x D, V kv x D) | row offsets 2 x 2 x kv
 #pragma once
 
-#include "templates/merge.cuh"
+#include "templates/append_output.cuh"
 #include "templates/transform.cuh"
 
 namespace heddle {
-
-inline constexpr int64_t kNotSeen = int64_t(1) << 63;  // in place of an offset
 
 template <class Spec>
 struct AppendSmem {
@@ -312,87 +310,15 @@ class Append {
   // --- results ------------------------------------------------------------------------------
 
   HEDDLE_DEVICE void finish_head() {
+    const AppendOutput<Spec, Hooks> output(p_, hooks_, smem_.mask, smem_.item, smem_.kv_head);
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = own_row(f) + half * 8 + lane_index() / 4;
-        const float sum = quad_sum(state_[f][half].sum);
-        if (row >= smem_.item.num_rows) continue;
-        const float max2 = state_[f][half].max2;
-        if (smem_.item.partial >= 0 && smem_.item.join == 0)
-          publish_row(f, half, row, max2, sum);
-        else
-          store_row(f, half, row, max2, sum);
-      }
+      for (int half = 0; half < 2; ++half)
+        output.finish(o_[f], half, own_row(f) + half * 8 + lane_index() / 4, state_[f][half]);
     if (smem_.item.join == 0) return;
     __syncthreads();
-    empty_lse<Spec>(p_, smem_.item);
-  }
-
-  HEDDLE_DEVICE void store_row(int f, int half, int row_in_tile, float max2, float sum) {
-    if (smem_.item.join > 0) join_row(f, half, row_in_tile, max2, sum);
-    const HookContext context = fragment_row(f, half).context;
-    const RowResult<Hooks> result = finish_row(max2, sum, context, hooks_);
-    uint16_t* row = static_cast<uint16_t*>(p_.o) + context.q_row * p_.o_row_stride + context.qo_head * p_.o_head_stride;
-    const int lane_column = lane_index() % 4 * 2;
-#pragma unroll
-    for (int block = 0; block < kSteps * 2; ++block) {
-      const int column = block * 8 + lane_column;
-      float x = o_[f][block][half * 2] * result.scale, y = o_[f][block][half * 2 + 1] * result.scale;
-      if constexpr (Hooks::has_output_transform) if (result.lse != negative_infinity()) {
-        x = hooks_.output_transform(x, column, context);
-        y = hooks_.output_transform(y, column + 1, context);
-      }
-      *reinterpret_cast<uint32_t*>(row + column) = Type::pack(x, y);
-    }
-    if (lane_column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
-  }
-
-  // The row's state becomes that of the whole stream: its own, then the slots in their order.
-  HEDDLE_DEVICE void join_row(int f, int half, int row, float& max2, float& sum) {
-    float scale = slot_scale<Hooks>(sum);
-    max2 = slot_lse2<Hooks>(max2, sum);
-    if constexpr (Hooks::use_softmax) sum = sum == 0.0f ? 0.0f : 1.0f;
-    const int lane_column = lane_index() % 4 * 2;
-#pragma unroll 1
-    for (int s = 0; s < smem_.item.join; ++s) {
-      const int64_t slot_row = int64_t(smem_.item.partial + s) * Spec::kTile.rows + row;
-      const float lse2 = await(p_.partial_lse + slot_row);
-      float weight = 1.0f;
-      if constexpr (Hooks::use_softmax) {
-        const float top = fmaxf(max2, lse2);
-        const float base = top == negative_infinity() ? 0.0f : top;
-        weight = exp2_approx(lse2 - base);
-        const float factor = exp2_approx(max2 - base);
-        scale *= factor;
-        sum = fmaf(sum, factor, weight);
-        max2 = top;
-      } else if constexpr (kCountsKeys<Hooks>) {
-        sum += exp2_approx(lse2);
-      }
-#pragma unroll
-      for (int block = 0; block < kSteps * 2; ++block) {
-        auto* from = reinterpret_cast<float2*>(p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column);
-        const float2 x = await(from);
-        put_back_empty(from);
-        float* o = &o_[f][block][half * 2];
-        o[0] = fmaf(x.x, weight, o[0] * scale);
-        o[1] = fmaf(x.y, weight, o[1] * scale);
-      }
-      scale = 1.0f;
-    }
-  }
-
-  HEDDLE_DEVICE void publish_row(int f, int half, int row, float max2, float sum) {
-    const int64_t slot_row = int64_t(smem_.item.partial) * Spec::kTile.rows + row;
-    const float scale = slot_scale<Hooks>(sum);
-    const int lane_column = lane_index() % 4 * 2;
-#pragma unroll
-    for (int block = 0; block < kSteps * 2; ++block)
-      publish(reinterpret_cast<float2*>(p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column),
-              float2{o_[f][block][half * 2] * scale, o_[f][block][half * 2 + 1] * scale});
-    if (lane_column == 0) publish(p_.partial_lse + slot_row, slot_lse2<Hooks>(max2, sum));
+    empty_lse<Spec>(p_, smem_.item, kThreads);
   }
 
   const AttentionParams& p_;

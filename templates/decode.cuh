@@ -217,7 +217,7 @@ class Decode {
     __syncthreads();
     finish_rows(item, sees_keys);
     __syncthreads();  // the stages are free again
-    if (item.join > 0) empty_lse<Spec>(p_, item);
+    if (item.join > 0) empty_lse<Spec>(p_, item, kThreads);
   }
 
   HEDDLE_DEVICE void begin_head(const WorkItem& item) {

@@ -66,28 +66,26 @@ HEDDLE_DEVICE void put_back_empty(float4* to) {
   store_relaxed(to, float4{empty, empty, empty, empty});
 }
 
+HEDDLE_DEVICE uint32_t top_bits(float2 x) { return max_of(__float_as_uint(x.x), __float_as_uint(x.y)); }
 HEDDLE_DEVICE uint32_t top_bits(float4 x) {
   return max_of(max_of(__float_as_uint(x.x), __float_as_uint(x.y)), max_of(__float_as_uint(x.z), __float_as_uint(x.w)));
 }
 
-// Takes the first `count` of kMost slots, `stride` words apart, all under way at once, and empties
-// them; the last one stands in for those behind it. Without a branch: between branches the loads
-// would be waited for one by one (15 slots took 3.5 us on an H200 where 0.8 are enough).
-template <int kMost>
-HEDDLE_DEVICE void take_all(float4 (&x)[kMost], float* first, int64_t stride, int count) {
-  float4* slot[kMost];
-#pragma unroll
-  for (int i = 0; i < kMost; ++i) slot[i] = reinterpret_cast<float4*>(first + min_of(i, count - 1) * stride);
+// Takes the words at at(0), at(1), ..., all under way at once, and empties them. Without a branch:
+// between branches the loads would be waited for one by one (15 slots took 3.5 us on an H200 where
+// 0.8 are enough).
+template <class Words, int kMost, class At>
+HEDDLE_DEVICE void take_all(Words (&x)[kMost], const At& at) {
   uint32_t top;
   do {
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) x[i] = load_relaxed(slot[i]);
+    for (int i = 0; i < kMost; ++i) x[i] = load_relaxed(at(i));
     top = 0;
 #pragma unroll
     for (int i = 0; i < kMost; ++i) top = max_of(top, top_bits(x[i]));
   } while (top == kEmptyWord);
 #pragma unroll
-  for (int i = 0; i < kMost; ++i) put_back_empty(slot[i]);
+  for (int i = 0; i < kMost; ++i) put_back_empty(at(i));
 }
 
 // Another NaN where it would look empty; arithmetic never gives that one, a hook's own bits could.
@@ -174,7 +172,11 @@ HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p
 #pragma unroll 1
     for (int s = 0; s < count; s += kAhead) {
       float4 x[kAhead] = {};
-      if (active) take_all(x, o + (begin + s) * kSlotRows * Spec::kHeadDim, kSlotRows * Spec::kHeadDim, count - s);
+      // The last slot stands in for those behind it.
+      if (active)
+        take_all(x, [&](int i) {
+          return reinterpret_cast<float4*>(o + (begin + min_of(s + i, count - 1)) * kSlotRows * Spec::kHeadDim);
+        });
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const float w = __shfl_sync(kFullMask, weight, s + i, kLanes), add = __shfl_sync(kFullMask, sum, s + i, kLanes);
@@ -186,11 +188,11 @@ HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p
   }
 }
 
-// All threads, after all have read the slots that `item` joins.
+// Threads 0 to `threads` - 1, after all of them have read the slots that `item` joins.
 template <class Spec>
-HEDDLE_DEVICE void empty_lse(const AttentionParams& p, const WorkItem& item) {
+HEDDLE_DEVICE void empty_lse(const AttentionParams& p, const WorkItem& item, int threads) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < item.join * Spec::kTile.rows; i += blockDim.x)
+  for (int i = threadIdx.x; i < item.join * Spec::kTile.rows; i += threads)
     if (i % Spec::kTile.rows < item.num_rows)
       put_back_empty(p.partial_lse + item.partial * int64_t(Spec::kTile.rows) + i);
 }

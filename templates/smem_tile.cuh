@@ -11,8 +11,9 @@
 
 namespace heddle {
 
-template <int kHeadDim>
+template <int kHeadDim_>
 struct SmemTile {
+  static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kChunks = kHeadDim / kChunkElements;
   static constexpr int kRowBytes = kHeadDim * 2;
 

@@ -33,18 +33,18 @@ HEDDLE_DEVICE void pair_dims(int index, int& first, int& second) {
 
 // Rows [0, rows) of a shared-memory tile, by threads `thread` of `threads`. `transform(x, pair, dim,
 // row)` is the hook; `wanted(row)` leaves rows alone that hold nothing.
-template <DType kType, int kHeadDim, int kPair, class Transform, class Wanted>
+template <DType kType, class Tile, int kPair, class Transform, class Wanted>
 HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threads,
                                   const Transform& transform, const Wanted& wanted) {
   using T = Element<kType>;
-  constexpr int kHalf = kHeadDim / 2;
+  constexpr int kHalf = Tile::kHeadDim / 2;
   for (int i = thread; i < rows * kHalf; i += threads) {
     const int row = i / kHalf;
     if (!wanted(row)) continue;
     int first, second;
-    pair_dims<kHeadDim, kPair>(i % kHalf, first, second);
-    auto* a = reinterpret_cast<uint16_t*>(tile + SmemTile<kHeadDim>::element_offset(row, first));
-    auto* b = reinterpret_cast<uint16_t*>(tile + SmemTile<kHeadDim>::element_offset(row, second));
+    pair_dims<Tile::kHeadDim, kPair>(i % kHalf, first, second);
+    auto* a = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, first));
+    auto* b = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, second));
     const float x = T::to_float(*a), y = T::to_float(*b);
     *a = T::from_float(transform(x, kPair == kNoPair ? 0.0f : y, first, row));
     *b = T::from_float(transform(y, kPair == kNoPair ? 0.0f : x, second, row));
@@ -55,7 +55,7 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
 template <class Spec, class Hooks, class KeyOf>
 HEDDLE_DEVICE void transform_k(uint8_t* tile, int rows, int thread, int threads, HookContext context,
                                const Hooks& hooks, const KeyOf& key_of) {
-  transform_rows<Spec::kType, Spec::kHeadDim, Hooks::key_pair>(
+  transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, Hooks::key_pair>(
       tile, rows, thread, threads,
       [&](float x, float pair, int dim, int row) {
         context.kv_pos = key_of(row);
@@ -66,7 +66,7 @@ HEDDLE_DEVICE void transform_k(uint8_t* tile, int rows, int thread, int threads,
 template <class Spec, class Hooks, class KeyOf>
 HEDDLE_DEVICE void transform_v(uint8_t* tile, int rows, int thread, int threads, HookContext context,
                                const Hooks& hooks, const KeyOf& key_of) {
-  transform_rows<Spec::kType, Spec::kHeadDim, Hooks::value_pair>(
+  transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, Hooks::value_pair>(
       tile, rows, thread, threads,
       [&](float x, float pair, int dim, int row) {
         context.kv_pos = key_of(row);

@@ -143,6 +143,8 @@ class LoadCursor {
   bool done_;
 };
 
+inline constexpr int64_t kNotSeen = int64_t(1) << 63;  // in place of an offset
+
 // Where K and V rows lie, in elements. A row id is a page id, or nothing when ragged.
 template <int kPageSize>
 struct KvAddress {

@@ -1,0 +1,12 @@
+// K and V as the copy engine of an sm_90a GPU sees them, for the wgmma kernel.
+#pragma once
+
+#include "engine/engine.h"
+
+namespace heddle {
+
+// Boxes of `tile` over checked tensors, whose strides `p` holds. Not usable where the engine cannot take
+// them; the kernel gathers rows then.
+KvMaps kv_maps(const AttentionConfig& config, const TileConfig& tile, const Tensors& tensors, const AttentionParams& p);
+
+}  // namespace heddle

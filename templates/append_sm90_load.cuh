@@ -1,0 +1,283 @@
+// The producer of append_sm90: one warpgroup that walks the CTA's work ahead of the consumers. For each
+// stream (work item, kv head) it writes a record, copies the query rows, then K and V tiles in
+// the order of their use, each tile into the next stage of one ring:
+//
+//   K0 | K1 V0 | K2 V1 | ... | V(last)
+//
+// Tiles that are seen as a whole come through the copy engine where rows are ragged or pages large,
+// issued by the lanes of the first warp, a box each. All others are 16-byte gathers by every
+// thread, which take pages of any size: a lane looks up the rows that its warp copies, one each, with
+// page ids read one tile ahead. Rows that nobody sees become zeros without a read. Hooks on q, k and
+// v change a tile in place before it is passed on.
+#pragma once
+
+#include "templates/append_sm90_smem.cuh"
+
+namespace heddle {
+
+template <class Spec, class Hooks>
+class AppendSm90Loader {
+  using Smem = AppendSm90Smem<Spec>;
+  using QTile = typename Smem::QTile;
+  using KvTile = typename Smem::KvTile;
+  using Address = KvAddress<Spec::kPageSize>;
+  // How the lanes of a warp lie on a tile: kLanes a row of a block, kStep rows at once; the four warps
+  // take turns, so that a thread's rows are 4 * kStep apart and share one swizzle.
+  static constexpr int kLanes = KvTile::kBlockChunks;
+  static constexpr int kStep = kWarpSize / kLanes;
+  static constexpr int kStride = kWarpgroupWarps * kStep;
+  static constexpr int kFirstHead = -1;  // of the next item
+  static constexpr int kBoxRows = Spec::kBoxRows;
+  static_assert(kBoxRows % kStride == 0, "a box begins with a row that the first warp looks up");
+  static_assert(kBoxRows == 0 || Spec::kTile.kv / max_of(kBoxRows, 1) * KvTile::kBlocks <= kWarpSize, "a lane a box");
+  static_assert(Spec::kTile.rows % kStride == 0 && Spec::kTile.kv % kStride == 0, "a warp copies whole steps");
+  static_assert(Spec::kTile.kv <= kWarpgroupSize, "one lane looks up one row");
+
+ public:
+  HEDDLE_DEVICE AppendSm90Loader(const AttentionParams& params, const Hooks& hooks, const KvMaps& maps, Smem& smem)
+      : p_(params), hooks_(hooks), maps_(maps), smem_(smem) {}
+
+  HEDDLE_DEVICE void run() {
+    next_item_ = WorkList(p_, Pipeline::append).begin;
+    while (begin_stream()) {
+      load_q();
+      load_tiles();
+      pass_on_copies<0>();
+      q_.advance();
+      ++stream_;
+    }
+    barrier_arrive(&smem_.q_full[q_.stage]);  // for the rows that the end does not have
+  }
+
+ private:
+  // Waits until the stream's places are free and writes its record. False at the end of the work.
+  HEDDLE_DEVICE bool begin_stream() {
+    barrier_wait(&smem_.q_empty[q_.stage], q_.parity ^ 1);
+    record_ = &smem_.record(stream_);
+    if (thread() == 0) {
+      write_record();
+      barrier_arrive(&smem_.q_full[q_.stage]);
+    }
+    sync();
+    if (record_->is_end) return false;
+    next_head_ = record_->kv_head + 1;
+    if (next_head_ == record_->item.kv_head_end) {
+      next_head_ = kFirstHead;
+      ++next_item_;
+    }
+    return true;
+  }
+
+  HEDDLE_DEVICE void write_record() const {
+    const WorkList work(p_, Pipeline::append);
+    AppendStream& s = *record_;
+    s.is_end = next_item_ == work.end;
+    if (s.is_end) return;
+    const WorkItem item = work.items[next_item_];
+    const MaskBounds mask = work.header->mask;
+    s.mask = mask;
+    s.item = item;
+    s.kv_head = next_head_ == kFirstHead ? item.kv_head_begin : next_head_;
+    s.all_see = seen_by_all<Spec::kGroup>(mask, item);
+    s.some_see = seen_by_some<Spec::kGroup>(mask, item);
+  }
+
+  HEDDLE_DEVICE void load_tiles() {
+    const int begin = record_->item.tile_begin, end = record_->item.tile_end;
+    fetch_row_id(begin);
+    for (int t = begin; t < end; ++t) {
+      value_id_ = key_id_;
+      key_id_ = next_id_;
+      fetch_row_id(t + 1);
+      load_keys(t);
+      if (t > begin) load_values(t - 1, value_id_);
+    }
+    if (begin < end) load_values(end - 1, key_id_);
+  }
+
+  // --- tiles --------------------------------------------------------------------------------
+
+  HEDDLE_DEVICE void load_q() {
+    copy_rows<QTile>(shared_address(smem_.q[q_.stage]), static_cast<const uint16_t*>(p_.q), [&](int row) {
+      const int packed = record_->item.row_begin + row;
+      const int64_t q_row = record_->item.qo_begin + packed / Spec::kGroup;
+      const int head = record_->kv_head * Spec::kGroup + packed % Spec::kGroup;
+      return row < record_->item.num_rows ? q_row * p_.q_row_stride + head * p_.q_head_stride : kNotSeen;
+    });
+    if constexpr (Hooks::has_query_transform) {
+      begin_transform();
+      transform_rows<Spec::kType, QTile, Hooks::query_pair>(
+          smem_.q[q_.stage], Spec::kTile.rows, thread(), kWarpgroupSize,
+          [&](float x, float pair, int dim, int row) {
+            return hooks_.query_transform(x, pair, dim, row_of<Spec>(*record_, row).context);
+          },
+          [&](int row) { return row < record_->item.num_rows; });
+      end_transform(&smem_.q_full[q_.stage]);
+    } else {
+      end_copies(&smem_.q_full[q_.stage]);
+    }
+  }
+
+  HEDDLE_DEVICE void load_keys(int t) {
+    barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1);
+    const int start = tile_start<Spec::kTile.kv>(record_->item, t);
+    if (!Hooks::has_key_transform && in_boxes(start)) return copy_boxes(maps_.k, key_id_, start);
+    const int64_t head = record_->kv_head * p_.k_head_stride;
+    copy_rows<KvTile>(shared_address(smem_.stage[ring_.stage]), static_cast<const uint16_t*>(p_.k), [&](int row) {
+      return record_->some_see.contains(start + row)
+                 ? head + Address::k_offset(p_, record_->item.kv_offset, key_id_, start + row)
+                 : kNotSeen;
+    });
+    pass_on<Hooks::has_key_transform, Hooks::key_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
+      if constexpr (Hooks::has_key_transform) return hooks_.key_transform(x, pair, dim, c);
+      return x;
+    });
+  }
+
+  HEDDLE_DEVICE void load_values(int t, int row_id) {
+    barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1);
+    const int start = tile_start<Spec::kTile.kv>(record_->item, t);
+    if (!Hooks::has_value_transform && in_boxes(start)) return copy_boxes(maps_.v, row_id, start);
+    const int64_t head = record_->kv_head * p_.v_head_stride;
+    copy_rows<KvTile>(shared_address(smem_.stage[ring_.stage]), static_cast<const uint16_t*>(p_.v), [&](int row) {
+      return record_->some_see.contains(start + row)
+                 ? head + Address::v_offset(p_, record_->item.kv_offset, row_id, start + row)
+                 : kNotSeen;
+    });
+    pass_on<Hooks::has_value_transform, Hooks::value_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
+      if constexpr (Hooks::has_value_transform) return hooks_.value_transform(x, pair, dim, c);
+      return x;
+    });
+  }
+
+  HEDDLE_DEVICE bool in_boxes(int start) const {
+    return kBoxRows > 0 && maps_.usable && record_->some_see.contains_all(start, start + Spec::kTile.kv);
+  }
+
+  // A tile through the copy engine. Page ids lie with the lanes that look up the boxes' first rows.
+  HEDDLE_DEVICE void copy_boxes(const KvMaps::Map& map, int row_id, int start) {
+    uint64_t* full = &smem_.full[ring_.stage];
+    if (thread() == 0)
+      barrier_arrive_expecting(full, KvTile::kBytes);
+    else
+      barrier_arrive(full);
+    if (thread() < kWarpSize) {
+      constexpr int kBoxes = Spec::kTile.kv / max_of(kBoxRows, 1);
+      const int block = thread() % KvTile::kBlocks, row = thread() / KvTile::kBlocks * kBoxRows;
+      const int page = __shfl_sync(kFullMask, row_id, row / kStride * kStep);
+      const uint32_t to = shared_address(smem_.stage[ring_.stage]) + block * KvTile::kBlockBytes + row * KvTile::kRowBytes;
+      if (thread() < kBoxes * KvTile::kBlocks) {
+        const int column = block * KvTile::kBlockColumns;
+        if constexpr (Spec::kPageSize == 0)
+          copy_box(to, map, full, column, record_->kv_head, static_cast<int>(record_->item.kv_offset) + start + row);
+        else
+          copy_box(to, map, full, column, record_->kv_head, (start + row) % Spec::kPageSize, page);
+      }
+    }
+    pass_on_copies<0>();
+    ring_.advance();
+  }
+
+  // The stage is as the consumers want it, once the copies have landed and a hook has been at it.
+  template <bool kTransformed, int kPair, class Transform>
+  HEDDLE_DEVICE void pass_on(int start, const Transform& transform) {
+    uint64_t* full = &smem_.full[ring_.stage];
+    if constexpr (kTransformed) {
+      HookContext context = {record_->item.request, record_->kv_head * Spec::kGroup, record_->kv_head, -1, -1, -1,
+                             record_->item.qo_len, record_->item.kv_len};
+      begin_transform();
+      transform_rows<Spec::kType, KvTile, kPair>(
+          smem_.stage[ring_.stage], Spec::kTile.kv, thread(), kWarpgroupSize,
+          [&](float x, float pair, int dim, int row) {
+            context.kv_pos = start + row;
+            return transform(x, pair, dim, context);
+          },
+          [&](int row) { return record_->some_see.contains(start + row); });
+      end_transform(full);
+    } else {
+      end_copies(full);
+    }
+    ring_.advance();
+  }
+
+  HEDDLE_DEVICE void begin_transform() {
+    cp_async_commit();
+    cp_async_wait<0>();
+    pass_on_copies<0>();
+    sync();
+  }
+  HEDDLE_DEVICE void end_transform(uint64_t* full) {
+    fence_async_proxy();
+    barrier_arrive(full);
+  }
+
+  // What threads copy must be fenced before products read it, by the threads that copied. So a tile is passed
+  // on when the copies of the next one are under way. (The consumers never hold more than two
+  // stages while they wait for a third, and there are more.)
+  HEDDLE_DEVICE void end_copies(uint64_t* full) {
+    cp_async_commit();
+    pass_on_copies<1>();
+    copied_ = full;
+  }
+  template <int kPending>
+  HEDDLE_DEVICE void pass_on_copies() {
+    if (copied_ == nullptr) return;
+    cp_async_wait<kPending>();
+    fence_async_proxy();
+    barrier_arrive(copied_);
+    copied_ = nullptr;
+  }
+
+  // --- rows ---------------------------------------------------------------------------------
+
+  // The row that this lane looks up, of the `pass`-th kWarpSize rows that its warp copies.
+  HEDDLE_DEVICE int looked_up_row(int pass) const {
+    const int lane = thread() % kWarpSize, warp = thread() / kWarpSize;
+    return (pass * kLanes + lane / kStep) * kStride + warp * kStep + lane % kStep;
+  }
+
+  // Page id of the row that this lane looks up in tile t.
+  HEDDLE_DEVICE void fetch_row_id(int t) {
+    if (Spec::kPageSize == 0 || t >= record_->item.tile_end) return;
+    const int kv_pos = tile_start<Spec::kTile.kv>(record_->item, t) + looked_up_row(0);
+    next_id_ = Address::row_id(p_, record_->item.kv_offset, kv_pos, record_->some_see.contains(kv_pos));
+  }
+
+  // `offset_of(row)`: where the row lies, in elements, or kNotSeen.
+  template <class Tile, class OffsetOf>
+  HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const OffsetOf& offset_of) const {
+    constexpr int kTurns = Tile::kRows / kStride;
+    const int lane = thread() % kWarpSize, warp = thread() / kWarpSize;
+    const int row = lane / kLanes, chunk = lane % kLanes;
+    const uint32_t to = tile + Tile::chunk_offset(warp * kStep + row, 0, chunk);
+    int64_t looked_up = 0;
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (turn % kLanes == 0) looked_up = offset_of(looked_up_row(turn / kLanes));
+      const int64_t offset = __shfl_sync(kFullMask, looked_up, turn % kLanes * kStep + row);
+      const bool seen = static_cast<int>(offset >> 32) != static_cast<int>(kNotSeen >> 32);
+      const uint16_t* from = base + (seen ? offset + chunk * kChunkElements : 0);
+#pragma unroll
+      for (int block = 0; block < Tile::kBlocks; ++block)
+        cp_async_16(to + turn * kStride * Tile::kRowBytes + block * Tile::kBlockBytes,
+                    from + block * Tile::kBlockColumns, seen);
+    }
+  }
+
+  static HEDDLE_DEVICE int thread() { return threadIdx.x % kWarpgroupSize; }
+  HEDDLE_DEVICE void sync() const { named_barrier_sync(kProducerBarrier, kWarpgroupSize); }
+
+  const AttentionParams& p_;
+  const Hooks& hooks_;
+  const KvMaps& maps_;
+  Smem& smem_;
+  AppendStream* record_ = nullptr;
+  RingPlace<Smem::kStages> ring_;
+  RingPlace<Smem::kQBuffers> q_;
+  uint64_t* copied_ = nullptr;  // barrier of the tile that is still to be passed on
+  int stream_ = 0;
+  int next_item_ = 0, next_head_ = kFirstHead;
+  int next_id_ = 0, key_id_ = 0, value_id_ = 0;
+};
+
+}  // namespace heddle

@@ -1,0 +1,49 @@
+// What the producer and the consumers of append_sm90 share: tiles, barriers, records of streams.
+#pragma once
+
+#include "templates/append_output.cuh"
+#include "templates/transform.cuh"
+#include "templates/wgmma.cuh"
+
+namespace heddle {
+
+// Named barriers. Those of the consumers' turns follow, one a warpgroup.
+inline constexpr int kProducerBarrier = 1;
+inline constexpr int kConsumerBarrier = 2;
+inline constexpr int kTurnBarrier = 3;
+
+// One (work item, kv head): what the consumers need of it, written by the producer.
+struct AppendStream {
+  MaskBounds mask;
+  WorkItem item;
+  KeyRange all_see, some_see;
+  int kv_head;
+  bool is_end;  // there is no such stream: the CTA's work is done
+};
+
+template <class Spec>
+HEDDLE_DEVICE RowInfo row_of(const AppendStream& s, int row) {
+  return row_info<Spec::kGroup>(s.mask, s.item, s.kv_head, row);
+}
+
+template <class Spec>
+struct AppendSm90Smem {
+  using QTile = WgmmaTile<Spec::kTile.rows, Spec::kHeadDim>;
+  using KvTile = WgmmaTile<Spec::kTile.kv, Spec::kHeadDim>;
+  static constexpr int kStages = Spec::kTile.stages;
+  static constexpr int kQBuffers = Spec::kTile.q_buffers;
+  static_assert(QTile::kBytes % 1024 == 0 && KvTile::kBytes % 1024 == 0, "tiles lie on the swizzle's grid");
+
+  alignas(1024) uint8_t q[kQBuffers][QTile::kBytes];
+  alignas(1024) uint8_t stage[kStages][KvTile::kBytes];
+  uint64_t q_full[kQBuffers], q_empty[kQBuffers];
+  uint64_t full[kStages], empty[kStages];
+  // The producer is at most kQBuffers streams ahead of the last one whose q is free, and a consumer
+  // may still be writing that one's results.
+  static constexpr int kRecords = 4;
+  AppendStream records[kRecords];
+
+  HEDDLE_DEVICE AppendStream& record(int stream) { return records[stream % kRecords]; }
+};
+
+}  // namespace heddle
