@@ -1,5 +1,6 @@
 #include "engine/reference.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/host_kernel.h"
@@ -17,6 +18,15 @@ void check_input(const ReferenceInput& in) {
   need("q", in.q.size(), std::int64_t{in.qo_len} * in.num_qo_heads * in.head_dim);
   need("k", in.k.size(), kv);
   need("v", in.v.size(), kv);
+}
+
+// Of `dtype` around x: how far rounding to nearest moves a value at most.
+double half_spacing(DType dtype, double x) {
+  if (dtype != DType::f16 && dtype != DType::bf16) return 0;
+  const int digits = dtype == DType::bf16 ? 8 : 11;
+  const int least = dtype == DType::bf16 ? -133 : -24;  // exponent of the smallest subnormal
+  const int exponent = x == 0 || !std::isfinite(x) ? least : std::max(std::ilogb(x) + 1 - digits, least);
+  return std::ldexp(0.5, exponent);
 }
 
 }  // namespace
@@ -40,6 +50,15 @@ ReferenceResult reference(const Engine&, const Variant& variant, const ParamValu
   problem.o = result.o.data(), problem.lse = result.lse.data();
   host_kernel(cache, variant, values).reference(&problem, &args);
   return result;
+}
+
+double allowed_error(const ReferenceResult& exact, const ReferenceResult& plain, DType dtype) {
+  double lost = 0, largest = 0;
+  for (std::size_t i = 0; i < exact.o.size(); ++i) {
+    lost = std::max(lost, 2 * std::abs(plain.o[i] - exact.o[i]));
+    largest = std::max(largest, std::abs(exact.o[i]));
+  }
+  return largest + lost == 0 ? 0 : lost + half_spacing(dtype, largest + lost);
 }
 
 }  // namespace heddle

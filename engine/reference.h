@@ -20,8 +20,9 @@ struct ReferenceInput {
   double sm_scale = 0;               // 0: 1 / sqrt(head_dim)
   std::span<const double> q;         // [qo_len, num_qo_heads, head_dim]
   std::span<const double> k, v;      // [kv_len, num_kv_heads, head_dim]
-  // f16 or bf16: a plain computation that rounds just where a tensor-core kernel must (weights,
-  // transformed rows, the output). Its distance from the exact one is the yardstick for kernels.
+  // f16 or bf16: a plain computation that rounds just where a tensor-core kernel must before it has
+  // an output (weights, transformed rows). Its distance from the exact one is the yardstick for
+  // kernels: allowed_error().
   DType rounding = DType::f32;
   std::map<std::string, Tensor> tensors;  // the variant's own, in host memory
 };
@@ -34,5 +35,15 @@ struct ReferenceResult {
 // `params` holds constants too. Compiles the variant for the host unless it is built in.
 ReferenceResult reference(const Engine& engine, const Variant& variant, const ParamValues& params,
                           const ReferenceInput& input);
+
+// By how much a right kernel's output, stored as `dtype`, may differ from `exact`: twice what the
+// plain computation loses, and half the spacing of the largest output, which storing it costs.
+//
+// The two are kept apart because chance has no part in the second. Where few outputs are large, the
+// plain computation may round them all to the lucky side, and a kernel whose sum is a hair off
+// across the tie, as one f16 weight that falls the other way makes it, to the other: sigmoid with
+// bias -4 over 129 keys had -2.5014345, became -2.50098 by its rounded weights, and was stored as
+// -2.5019531 by one and as -2.5000000 by the other, in steps of 0.00195.
+double allowed_error(const ReferenceResult& exact, const ReferenceResult& plain, DType dtype);
 
 }  // namespace heddle

@@ -23,7 +23,7 @@ struct ProblemShape {
 
 struct Verdict {
   bool ok = false;
-  double error = 0, allowed = 0;  // of o: the largest, and twice the plain computation's largest
+  double error = 0, allowed = 0;  // of o: the largest, and allowed_error() of the plain computation
   double lse_error = 0;
   std::string what;  // why not ok
 };

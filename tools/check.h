@@ -11,7 +11,7 @@ namespace heddle::tools {
 
 struct StepCheck {
   double max_error = 0;  // of o
-  double tolerance = 0;  // twice the error of a plain computation that rounds where a kernel must
+  double tolerance = 0;  // allowed_error() of a plain computation that rounds where a kernel must
   double max_lse_error = 0;  // relative above 1
   bool lse_right = true;
   bool rest_untouched = true;  // nothing was written behind the batch's rows

@@ -45,9 +45,10 @@ struct ReferenceProblem {
   int kv_len = 0;
   double sm_scale = 1;
   MaskBounds mask;
-  // f16 or bf16: round just where a tensor-core kernel must (transformed q, k and v rows, weights
-  // relative to the row's largest, the output), everything else in double. What such a plain
-  // computation loses is the yardstick for a kernel's error. f32: round nothing.
+  // f16 or bf16: round just where a tensor-core kernel must on its way to the output (transformed q,
+  // k and v rows, weights relative to the row's largest), everything else in double. What such a
+  // plain computation loses is the yardstick for a kernel's error. The output itself stays in
+  // double: its own rounding is known beforehand. f32: round nothing.
   DType rounding = DType::f32;
   const double* q = nullptr;  // [qo_len, num_qo_heads, head_dim]
   const double* k = nullptr;  // [kv_len, num_kv_heads, head_dim]
@@ -212,7 +213,6 @@ void attend_row(const Hooks& hooks, const ReferenceProblem& p, const KeyRows& ro
   if constexpr (Hooks::has_output_transform) {
     for (int d = 0; d < p.head_dim; ++d) o[d] = hooks.output_transform(o[d], d, at);
   }
-  for (int d = 0; d < p.head_dim; ++d) o[d] = rounded(p.rounding, o[d]);
 }
 
 }  // namespace reference_detail
