@@ -193,6 +193,19 @@ class Run(Command):
         self.assertEqual([row.get("plain") for row in rows], [None, None, "row0", "row0", "row0", None])
         self.assertGreater(rows[3]["of_plain"], 0)
 
+    def test_bench_batch_invariant(self):
+        file = self.workloads({}, {"batch_invariant": True}, {"kind": "append", "qo": [5, 1, 70], "causal": True})
+        rows = self.figures("bench", "--device", "cpu", "--workloads", file)["rows"]
+        self.assertEqual([row.get("batch_invariant") for row in rows], [None, True, None])
+        rows = self.figures("bench", "--device", "cpu", "--workloads", file, "--batch-invariant")["rows"]
+        self.assertEqual([row["batch_invariant"] for row in rows], [True] * 3)
+        self.assertTrue(all("us" in row for row in rows), rows)
+        figures = self.figures("bench", "--device", "cpu", "--growth", "--growth-keys", 256, "--batch-invariant")
+        self.assertEqual([row["batch_invariant"] for row in figures["growth"][1]["rows"]], [True] * 2)
+        self.assertIn("batch_invariant", self.done("bench", "--help"))
+        self.refused("bench", "--device", "cpu", "--host", "--batch-invariant", says="without it")
+        self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"batch_invariant": 1}), says="wrong type")
+
     def test_bench_growth(self):
         figures = self.figures("bench", "--device", "cpu", "--growth", "--growth-keys", 2048)
         self.assertEqual(figures["rows"], [])

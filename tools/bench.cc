@@ -36,7 +36,7 @@ bool starts_with_any(const std::string& name, const std::string& prefixes) {
 // What was asked for.
 struct Wanted {
   std::string file, only, device = "auto", json, beside;
-  bool growth = false, graph_maxima = false, host = false;
+  bool growth = false, graph_maxima = false, host = false, batch_invariant = false;
   int growth_keys = 0;
 
   // The tables of their own take the place of the workloads, unless some are asked for too.
@@ -57,7 +57,10 @@ std::vector<Workload> chosen_workloads(Engine& engine, const Wanted& wanted) {
     fail(ErrorKind::invalid_argument,
          "No workload's name starts with `{}`; leave --only out to run them all.", wanted.only);
   }
-  for (Workload& workload : workloads) settle_variant(engine, workload);
+  for (Workload& workload : workloads) {
+    settle_variant(engine, workload);
+    workload.batch_invariant = workload.batch_invariant || wanted.batch_invariant;
+  }
   return workloads;
 }
 
@@ -66,7 +69,10 @@ std::vector<Growth> chosen_growth(const Engine& engine, const Wanted& wanted) {
   const bool on_gpu = engine.device().kind == DeviceKind::cuda;
   const int most_keys =
       wanted.growth_keys ? wanted.growth_keys : (on_gpu ? kMostKeysOnGpu : kMostKeysOnCpu);
-  return growth_rows(most_keys);
+  std::vector<Growth> tables = growth_rows(most_keys);
+  for (Growth& table : tables)
+    for (GrowthRow& row : table.rows) row.row.batch_invariant = wanted.batch_invariant;
+  return tables;
 }
 
 Ceilings ceilings_of(const DeviceInfo& device) {
@@ -107,6 +113,7 @@ class Bench {
     ceilings_ = ceilings_of(engine_.device());
     progress_.clear();
     fmt::print("{}\n{}\n", engine_.device().name, ceilings_line(ceilings_));
+    if (wanted_.batch_invariant) fmt::print("every row is batch_invariant\n");
     json_ = bench_json(engine_.device().name, ceilings_, {}, best());
     if (!workloads_.empty()) run_workloads();
     for (Growth& growth : growth_) run_growth(growth);
@@ -202,6 +209,9 @@ int bench(const Arguments& arguments) {
   options.flag(wanted.graph_maxima, "--graph-maxima",
                "8 requests in a graph captured for 256, beside one captured for 8");
   options.flag(wanted.host, "--host", "what plan, run and making an Attention cost the host");
+  options.flag(wanted.batch_invariant, "--batch-invariant",
+               "every row of the workloads and of --growth with AttentionConfig::batch_invariant; "
+               "a workload may ask for it by itself");
   options.text(wanted.device, "--device", "auto, cuda or cpu");
   options.text(wanted.json, "--json", "write the figures to this file");
   options.text(wanted.beside, "--beside",
@@ -213,6 +223,10 @@ int bench(const Arguments& arguments) {
       fail(ErrorKind::invalid_argument,
            "--growth-keys says how far --growth goes; give --growth too.");
   }
+  if (wanted.batch_invariant && (wanted.graph_maxima || wanted.host))
+    fail(ErrorKind::invalid_argument,
+         "--batch-invariant is for the workloads and --growth; run --graph-maxima and --host "
+         "without it.");
   return Bench(wanted).run() ? 0 : 1;
 }
 

@@ -18,7 +18,8 @@ AttentionConfig config_of(const Workload& w, const std::string& variant) {
           .q_dtype = w.dtype,
           .kv_dtype = w.dtype,
           .page_size = w.page_size,
-          .max_qo_len = *std::max_element(w.qo_lens.begin(), w.qo_lens.end())};
+          .max_qo_len = *std::max_element(w.qo_lens.begin(), w.qo_lens.end()),
+          .batch_invariant = w.batch_invariant};
 }
 
 BenchCase::BenchCase(Engine& engine, RandomBlocks& blocks, const Workload& w)
@@ -48,7 +49,7 @@ void BenchCase::wait() const {
 
 BenchRow BenchCase::measure() {
   const Workload& w = data_.workload();
-  BenchRow row{.workload = w.name, .first_s = first_s_};
+  BenchRow row{.workload = w.name, .batch_invariant = w.batch_invariant, .first_s = first_s_};
   const OutputError found = output_error(data_, rule_, int(w.qo_lens.size()));
   row.err = found.error;
   if (!found.ok()) {
@@ -79,12 +80,15 @@ double BenchCase::run_us() {
 }
 
 BenchRow measure(Engine& engine, RandomBlocks& blocks, const Workload& w) {
-  if (w.kind == "mla") return {.workload = w.name, .not_run = "MLA has no pipeline yet"};
-  if (w.qo_lens.empty()) return {.workload = w.name, .not_run = "it has no request"};
+  const auto not_run = [&](const char* why) {
+    return BenchRow{.workload = w.name, .batch_invariant = w.batch_invariant, .not_run = why};
+  };
+  if (w.kind == "mla") return not_run("MLA has no pipeline yet");
+  if (w.qo_lens.empty()) return not_run("it has no request");
   try {
     return BenchCase(engine, blocks, w).measure();
   } catch (const Error& error) {
-    return {.workload = w.name, .not_run = error.what()};
+    return not_run(error.what());
   }
 }
 

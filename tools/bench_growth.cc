@@ -18,6 +18,7 @@ Workload workload_of(const GrowthRow& row, bool on_gpu) {
   w.kv_lens.assign(row.batch, row.kv_len);
   w.heads = {32, 8, 128};
   w.page_size = 16;
+  w.batch_invariant = row.row.batch_invariant;
   w.max_layers = on_gpu ? kManyLayers : 2;
   return w;
 }

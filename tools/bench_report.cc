@@ -46,6 +46,7 @@ std::optional<double> Ceilings::read_us(double bytes) const {
 nlohmann::ordered_json row_json(const BenchRow& row, const Ceilings& ceilings,
                                 const BestPeers* best) {
   nlohmann::ordered_json entry{{"workload", row.workload}, {"peer", "heddle"}};
+  if (row.batch_invariant) entry["batch_invariant"] = true;
   if (!row.not_run.empty()) {
     entry["error"] = row.not_run;
     return entry;

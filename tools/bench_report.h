@@ -21,6 +21,7 @@ struct Ceilings {
 
 struct BenchRow {
   std::string workload;
+  bool batch_invariant = false;
   std::string not_run;  // why; the rest is then empty
   double us = 0;        // one run(), median
   double bytes = 0;     // that it must read and write

@@ -74,7 +74,7 @@ bool Workload::is_plain_decode() const {
 bool Workload::has_shape_of(const Workload& other) const {
   const auto shape = [](const Workload& w) {
     return std::tuple(w.kind, w.qo_lens, w.kv_lens, w.heads.num_qo_heads, w.heads.num_kv_heads,
-                      w.heads.head_dim, w.page_size, w.dtype);
+                      w.heads.head_dim, w.page_size, w.dtype, w.batch_invariant);
   };
   return shape(*this) == shape(other);
 }
@@ -109,9 +109,9 @@ std::vector<std::int32_t> lengths(const nlohmann::json& entry, const char* key,
 }
 
 void check_keys(const nlohmann::json& entry, const std::string& where) {
-  static const std::vector<std::string> known = {"name",     "kind",        "qo",      "kv",
-                                                 "heads",    "page",        "dtype",   "causal",
-                                                 "soft_cap", "window_left", "variant", "params"};
+  static const std::vector<std::string> known = {
+      "name",   "kind",     "qo",          "kv",      "heads",  "page",           "dtype",
+      "causal", "soft_cap", "window_left", "variant", "params", "batch_invariant"};
   for (const auto& [key, value] : entry.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     fail(ErrorKind::invalid_argument, "{} has an unknown key \"{}\"; {}.", where, key,
@@ -164,6 +164,7 @@ Workload read_workload(const nlohmann::json& entry, const std::string& file) {
   w.heads = parse_heads(fmt::format("{}", fmt::join(heads, ",")));
   w.page_size = field<int>(entry, "page", where);
   w.dtype = read_dtype(entry, where);
+  w.batch_invariant = field_or(entry, "batch_invariant", false, where);
   read_rule(entry, where, w);
   return w;
 }

@@ -24,6 +24,7 @@ struct Workload {
   std::string variant;   // in place of these three: a registered name or a spec's file
   ParamValues params;    // of `variant`
   MaskBounds mask;       // what rows see, as the keys above come to; settle_variant() knows more
+  bool batch_invariant = false;
   int max_layers = 24;
 
   std::int64_t num_qo_rows() const;
