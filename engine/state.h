@@ -3,9 +3,11 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/engine.h"
@@ -17,6 +19,15 @@
 
 namespace heddle::detail {
 
+// A kernel as the driver holds it, ready to launch. Loading one costs some 0.2 ms, so all Attentions of
+// an Engine that have the same kernel share it; it is unloaded with the last of them.
+struct LoadedModule {
+  Module module;
+  Kernel kernel;
+  int registers = 0;
+  int ctas_per_sm = 0;  // that fit
+};
+
 struct EngineState {
   explicit EngineState(const EngineOptions& options);
 
@@ -25,8 +36,9 @@ struct EngineState {
   std::optional<Device> device;  // empty on the CPU
   KernelCache cache;
   VariantRegistry variants;
-  mutable std::mutex mutex;  // guards variants and nvrtc
+  mutable std::mutex mutex;  // guards variants, nvrtc and modules
   std::unique_ptr<NvrtcCompiler> nvrtc;
+  std::map<std::string, std::weak_ptr<const LoadedModule>> modules;  // by the cache's key
 
   bool on_gpu() const { return device.has_value(); }
   NvrtcCompiler& nvrtc_compiler();
@@ -34,7 +46,7 @@ struct EngineState {
 
 // One kernel of the launch set.
 struct LoadedKernel {
-  Module module;
+  std::shared_ptr<const LoadedModule> loaded;
   Kernel kernel;
   TileConfig tile{};
   KernelInfo info;

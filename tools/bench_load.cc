@@ -99,7 +99,7 @@ void add_memory_hit(const DecodeKernel& kernel, NvrtcCompiler& compiler,
   costs.push_back({"memory_build", build_us, "rendering the unit, and that look-up"});
 }
 
-// The public call, module loading and all.
+// The public call.
 void add_attentions(Engine& engine, const AttentionConfig& config, std::vector<HostCost>& costs) {
   std::vector<Attention> made{engine.attention(config)};
   const double memory_us = median_us(
@@ -107,7 +107,7 @@ void add_attentions(Engine& engine, const AttentionConfig& config, std::vector<H
   const bool on_gpu = engine.device().kind == DeviceKind::cuda;
   costs.push_back(
       {"attention_memory", memory_us,
-       on_gpu ? "Engine::attention, kernel in memory: rendering, look-up, loading the module"
+       on_gpu ? "Engine::attention, another one holds the kernel: rendering, look-up, its module shared"
               : "Engine::attention, variant built in"});
   if (!on_gpu) {
     costs.push_back({.cost = "attention_disk", .not_run = "the CPU device's variant is built in"});
