@@ -1,6 +1,6 @@
-#include <cmath>
+#include <algorithm>
+#include <bit>
 #include <cstring>
-#include <limits>
 
 #include "engine/check_tensors.h"
 #include "engine/kv_maps.h"
@@ -14,6 +14,7 @@ namespace {
 constexpr int kFirstMajorWithPdl = 9;  // programmatic dependent launch: the kernels wait themselves
 
 using detail::AttentionState;
+using detail::SettledParams;
 using detail::WorkspaceState;
 
 WorkspaceState& checked(const std::shared_ptr<WorkspaceState>& ws, const AttentionState& attention) {
@@ -42,14 +43,35 @@ std::vector<double> values_of(const AttentionState& a, const ParamValues& params
   return a.variant.resolve(all);
 }
 
-// Puts the plan's copy on the stream, behind whatever the workspace was last used for.
-void send_plan(WorkspaceState& ws, Stream stream) {
+// By their bits: -0 is another value than 0 to a hook, and a NaN is refused each time.
+bool is_same(const ParamValues& a, const ParamValues& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return std::bit_cast<std::uint64_t>(x.second) == std::bit_cast<std::uint64_t>(y.second) && x.first == y.first;
+  });
+}
+
+SettledParams& settle(const AttentionState& a, const ParamValues& params, SettledParams& settled) {
+  if (settled.is_settled && is_same(settled.given, params)) return settled;
+  settled.is_settled = false;
+  const std::vector<double> values = values_of(a, params);
+  settled.mask = a.variant.bounds(values);
+  pack_params(a.variant, a.args, values, settled.args);
+  settled.given = params;
+  settled.is_settled = true;
+  return settled;
+}
+
+// Puts `stream` behind whatever the workspace was last used for.
+void take_over(WorkspaceState& ws, Stream stream) {
   if (ws.used && ws.last_stream != stream) {
+    // An event recorded there would be a node of that graph, and draw `stream` into the capture.
+    if (is_capturing(ws.last_stream))
+      fail(ErrorKind::invalid_argument,
+           "The stream that this Workspace was used on before is being captured; end the capture before using the "
+           "Workspace on another stream, or capture another stream than the one that plan() was given.");
     ws.handover.record(ws.last_stream);
     stream_wait_event(stream, ws.handover);
   }
-  copy_to_device_async(ws.base(), ws.ring.current().data(), ws.summary.copy_bytes, stream);
-  ws.ring.copied(stream);
   ws.last_stream = stream;
   ws.used = true;
 }
@@ -64,12 +86,11 @@ void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& 
 }
 
 // What the words in the shapes of the variant's tensors stand for; run() does without where it has none.
-std::map<std::string, std::int64_t> shape_words(const AttentionState& a, const WorkspaceState& ws) {
+ShapeWords shape_words(const AttentionState& a, const WorkspaceState& ws) {
   if (a.variant.tensors.empty()) return {};
-  return {{"num_qo_heads", a.config.num_qo_heads}, {"num_kv_heads", a.config.num_kv_heads},
-          {"head_dim", a.config.head_dim},         {"num_qo_rows", ws.summary.num_qo_rows},
-          {"kv_len", ws.summary.max_kv_len},
-          {"num_requests", static_cast<std::int64_t>(PlanView(ws.ring.current()).requests().size())}};
+  return {.num_qo_heads = a.config.num_qo_heads, .num_kv_heads = a.config.num_kv_heads,
+          .head_dim = a.config.head_dim, .num_qo_rows = ws.summary.num_qo_rows, .kv_len = ws.summary.max_kv_len,
+          .num_requests = static_cast<std::int64_t>(PlanView(ws.ring.current()).requests().size())};
 }
 
 std::string describe(const MaskBounds& m) {
@@ -94,16 +115,25 @@ std::size_t Attention::workspace_bytes(const Maxima& maxima) const {
 PlanSummary Attention::plan(const Batch& batch, Workspace& workspace, Stream stream, const ParamValues& params) {
   const AttentionState& a = checked(state_);
   WorkspaceState& ws = checked(workspace.state_, a);
-  const MaskBounds mask = a.variant.bounds(values_of(a, params));
-  if (a.engine->on_gpu()) a.engine->device->make_current();
+  const MaskBounds mask = settle(a, params, ws.of_plan).mask;
+  if (a.engine->on_gpu()) {
+    a.engine->device->make_current();
+    if (is_capturing(stream))
+      fail(ErrorKind::invalid_argument,
+           "plan() was given a stream that is being captured: every launch of the graph would bring this very plan "
+           "back. Plan before the capture, and before each launch.");
+    take_over(ws, stream);
+  }
   const std::span<std::byte> bytes = ws.ring.next();
   ws.planned = false;
   ws.summary = ws.planner.plan(batch, mask, bytes);
   ws.mask = mask;
-  if (a.engine->on_gpu())
-    send_plan(ws, stream);
-  else
+  if (a.engine->on_gpu()) {
+    copy_to_device_async(ws.base(), bytes.data(), ws.summary.copy_bytes, stream);
+    ws.ring.copied(stream);
+  } else {
     std::memcpy(ws.base(), bytes.data(), ws.summary.plan_bytes);
+  }
   ws.planned = true;
   return ws.summary;
 }
@@ -112,32 +142,33 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
   const AttentionState& a = checked(state_);
   WorkspaceState& ws = checked(workspace.state_, a);
   if (!ws.planned) fail(ErrorKind::invalid_argument, "run() was called before plan() on this Workspace.");
-  const std::vector<double> values = values_of(a, params);
-  const MaskBounds mask = a.variant.bounds(values);
-  if (std::memcmp(&mask, &ws.mask, sizeof mask) != 0)
+  SettledParams& settled = settle(a, params, ws.of_run);
+  if (std::memcmp(&settled.mask, &ws.mask, sizeof ws.mask) != 0)
     fail(ErrorKind::invalid_argument, "run() got params for {}, but the plan was made for {}; plan again.",
-         describe(mask), describe(ws.mask));
+         describe(settled.mask), describe(ws.mask));
   AttentionParams p = detail::checked_params(a, ws, tensors);
-  const VariantArgs args = pack_args(a.variant, a.args, values, tensors.variant, shape_words(a, ws));
+  pack_tensors(a.variant, a.args, tensors.variant, shape_words(a, ws), settled.args);
   p.plan = reinterpret_cast<const uint8_t*>(ws.base());
   if (a.engine->options.check_pages) detail::check_page_ids(a, ws, tensors, stream);
-  if (a.engine->on_gpu()) a.engine->device->make_current();
+  if (a.engine->on_gpu()) {
+    a.engine->device->make_current();
+    // A capture runs nothing now, and cannot wait for what was put on a stream outside of it.
+    if (stream != ws.last_stream && !is_capturing(stream)) take_over(ws, stream);
+  }
   for (int pipeline = 0; pipeline < kNumPipelines; ++pipeline) {
     if (!a.plan.pipeline[pipeline].present) continue;
     point_at_section(p, ws, a.plan, pipeline);
     if (!a.engine->on_gpu()) {
-      a.host.run(&p, &args, pipeline);
+      a.host.run(&p, &settled.args, pipeline);
       continue;
     }
     const detail::LoadedKernel& k = a.gpu[pipeline];
     KvMaps maps = kv_maps(a.config, k.tile, tensors, p);  // the mma.sync kernels take no third argument
-    void* launch_args[] = {&p, const_cast<VariantArgs*>(&args), &maps};
+    void* launch_args[] = {&p, &settled.args, &maps};
     k.kernel.launch({static_cast<unsigned>(a.plan.pipeline[pipeline].num_ctas)},
                     {static_cast<unsigned>(k.tile.warps * 32)}, k.tile.smem_bytes, stream, launch_args,
                     a.engine->device->major() >= kFirstMajorWithPdl);
   }
-  ws.last_stream = stream;
-  ws.used = true;
 }
 
 const AttentionConfig& Attention::config() const { return checked(state_).config; }

@@ -30,9 +30,9 @@ void check_rows(const char* name, const Tensor& t, DType dtype, int rank) {
   if (t.shape[rank - 1] > 1 && t.strides[rank - 1] != 1)
     fail(ErrorKind::invalid_argument, "Tensor {} has stride {} on its last axis; rows must be contiguous (stride 1).",
          name, t.strides[rank - 1]);
-  const int per_chunk = static_cast<int>(kAlignment) / bytes_of(dtype);
+  const int per_chunk = static_cast<int>(kAlignment) / bytes_of(dtype);  // a power of two: no division below
   for (int axis = 0; axis + 1 < rank; ++axis)
-    if (t.shape[axis] > 1 && t.strides[axis] % per_chunk != 0)
+    if (t.shape[axis] > 1 && (t.strides[axis] & (per_chunk - 1)) != 0)
       fail(ErrorKind::invalid_argument,
            "Tensor {} has stride {} on axis {}; strides must be multiples of {} elements ({} bytes).", name,
            t.strides[axis], axis, per_chunk, kAlignment);

@@ -11,8 +11,8 @@
 // so a graph captured once serves every batch within the workspace's maxima.
 //
 // An Engine may be used from several threads; an Attention too, as long as each thread has its own
-// Workspace. A Workspace belongs to one stream at a time: plan() on another stream first makes
-// that stream wait for the one used before.
+// Workspace. A Workspace belongs to one stream at a time: plan() and run() on another stream first
+// make that stream wait for the one used before, which must still exist then.
 #pragma once
 
 #include <cstdint>
@@ -114,12 +114,18 @@ class Attention {
   Workspace workspace(const Maxima& maxima) const;
   std::size_t workspace_bytes(const Maxima& maxima) const;
 
-  // Checks the batch, writes the work list and starts its copy. `params` decide declared masks
-  // (a window); run() must get the same values for those.
+  // Checks the batch, writes the work list and starts its copy, behind whatever the workspace was
+  // last used for on any stream. `params` decide declared masks (a window); run() must get the same
+  // values for those.
+  // The engine does not see graphs being launched: plan on the stream on which the graph will be
+  // launched, or order the two yourself. Refused while `stream` is being captured.
   PlanSummary plan(const Batch& batch, Workspace& workspace, Stream stream = nullptr,
                    const ParamValues& params = {});
 
-  // Launches. Every tensor is checked against the config and the plan first.
+  // Launches, behind the last plan() or run() of the workspace on any stream. Every tensor is checked
+  // against the config and the plan first.
+  // While `stream` is being captured nothing runs, so nothing is waited for and nothing later waits
+  // for it: what a launch of the graph has to follow is what its stream says (see plan()).
   void run(Workspace& workspace, const Tensors& tensors, const ParamValues& params = {},
            Stream stream = nullptr);
 

@@ -122,7 +122,8 @@ class Renderer {
   }
 
   void constructor() {
-    line("  HEDDLE_HOOK explicit Hooks(const heddle::VariantArgs& args) {");
+    line("  template <int kBytes>");
+    line("  HEDDLE_HOOK explicit Hooks(const heddle::ArgBytes<kBytes>& args) {");
     line("    (void)args;");
     for (std::size_t i = 0; i < variant_.components.size(); ++i) {
       const Component& part = variant_.components[i];

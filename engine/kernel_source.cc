@@ -110,6 +110,9 @@ std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
       t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, config.head_dim) : "");
 }
 
+// Of VariantArgs, what this variant's kernels take: every launch copies it.
+int kernel_arg_bytes(const Variant& variant) { return std::max(8, (arg_layout(variant).bytes + 7) / 8 * 8); }
+
 // A skeleton's file and class.
 struct Skeleton {
   const char* file;
@@ -196,14 +199,14 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
   unit.text += fmt::format(
       "}}  // namespace heddle::unit\n\n"
       "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(\n"
-      "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::VariantArgs args{}) {{\n"
+      "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::ArgBytes<{}> args{}) {{\n"
       "  extern __shared__ __align__(1024) unsigned char smem[];\n"
       "  const heddle::unit::Hooks hooks(args);\n"
       "  heddle::{}<heddle::unit::Spec, heddle::unit::Hooks> kernel(\n"
       "      params, hooks, {}*reinterpret_cast<heddle::{}Smem<heddle::unit::Spec>*>(smem));\n"
       "  kernel.run();\n"
       "}}\n",
-      tile.warps * 32, tile.ctas_per_sm, unit.entry,
+      tile.warps * 32, tile.ctas_per_sm, unit.entry, kernel_arg_bytes(variant),
       tile.q_buffers > 0 ? ", const __grid_constant__ heddle::KvMaps maps" : "", skeleton.name,
       tile.q_buffers > 0 ? "maps, " : "", skeleton.name);
   return unit;

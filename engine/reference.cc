@@ -35,7 +35,10 @@ ReferenceResult reference(const Engine&, const Variant& variant, const ParamValu
   static KernelCache cache;
   check_input(in);
   const std::vector<double> values = variant.resolve(params);
-  const VariantArgs args = pack_args(variant, arg_layout(variant), values, in.tensors, {});
+  const ArgLayout layout = arg_layout(variant);
+  VariantArgs args{};
+  pack_params(variant, layout, values, args);
+  pack_tensors(variant, layout, in.tensors, {}, args);
   ReferenceResult result;
   result.o.resize(in.q.size());
   result.lse.resize(static_cast<std::size_t>(in.qo_len) * in.num_qo_heads);

@@ -84,6 +84,15 @@ class PlanRing {
   int slot_ = -1;
 };
 
+// What the params of one call come to. A serving loop gives the same ones in every layer, so they are
+// settled once and compared from then on.
+struct SettledParams {
+  ParamValues given;
+  bool is_settled = false;
+  MaskBounds mask;
+  VariantArgs args{};  // tensors are put in by every run()
+};
+
 struct WorkspaceState {
   WorkspaceState(std::shared_ptr<const AttentionState> attention, const Maxima& maxima);
 
@@ -100,6 +109,7 @@ struct WorkspaceState {
   bool planned = false;
   PlanSummary summary;
   MaskBounds mask;
+  SettledParams of_plan, of_run;  // as last given to each
 
   std::byte* base();  // device memory of the workspace (host memory on the CPU)
 };

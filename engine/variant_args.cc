@@ -14,19 +14,17 @@ void put(VariantArgs& args, int offset, T value) {
 }
 
 void check_axis(const Variant& variant, const TensorParam& param, const Tensor& tensor, int axis,
-                const std::map<std::string, std::int64_t>& words) {
+                const ShapeWords& words) {
   const std::string& word = param.shape[axis];
-  const auto known = words.find(word);
-  std::int64_t wanted = -1;
-  if (known != words.end()) wanted = known->second;
-  else if (word.find_first_not_of("0123456789") == std::string::npos) wanted = std::stoll(word);
+  std::int64_t wanted = words.find(word);
+  if (word.find_first_not_of("0123456789") == std::string::npos) wanted = std::stoll(word);
   if (wanted >= 0 && tensor.shape[axis] < wanted)
     fail(ErrorKind::invalid_argument, "Tensor \"{}\" of variant {} has {} elements on axis {}; {} asks for at least {}.",
          param.name, variant.name, tensor.shape[axis], axis, word, wanted);
 }
 
 void put_tensor(const Variant& variant, const TensorParam& param, const std::map<std::string, Tensor>& tensors,
-                const std::map<std::string, std::int64_t>& words, VariantArgs& args, int offset) {
+                const ShapeWords& words, VariantArgs& args, int offset) {
   const auto found = tensors.find(param.name);
   if (found == tensors.end() || !found->second.data)
     fail(ErrorKind::invalid_argument, "Variant {} reads a tensor \"{}\" ({}), which was not given.", variant.name,
@@ -49,17 +47,17 @@ void put_tensor(const Variant& variant, const TensorParam& param, const std::map
 
 }  // namespace
 
-VariantArgs pack_args(const Variant& variant, const ArgLayout& layout, const std::vector<double>& values,
-                      const std::map<std::string, Tensor>& tensors,
-                      const std::map<std::string, std::int64_t>& words) {
-  VariantArgs args{};
-  for (const auto& [name, tensor] : tensors) {
-    bool known = false;
-    for (const TensorParam& param : variant.tensors) known = known || param.name == name;
-    if (!known) fail(ErrorKind::invalid_argument, "Variant {} reads no tensor named \"{}\".", variant.name, name);
-  }
-  for (std::size_t i = 0; i < variant.tensors.size(); ++i)
-    put_tensor(variant, variant.tensors[i], tensors, words, args, layout.tensor_offsets[i]);
+std::int64_t ShapeWords::find(std::string_view word) const {
+  if (word == "num_qo_heads") return num_qo_heads;
+  if (word == "num_kv_heads") return num_kv_heads;
+  if (word == "head_dim") return head_dim;
+  if (word == "num_qo_rows") return num_qo_rows;
+  if (word == "kv_len") return kv_len;
+  if (word == "num_requests") return num_requests;
+  return -1;
+}
+
+void pack_params(const Variant& variant, const ArgLayout& layout, const std::vector<double>& values, VariantArgs& args) {
   for (std::size_t i = 0; i < variant.params.size(); ++i) {
     if (layout.param_offsets[i] < 0) continue;
     if (variant.params[i].is_float)
@@ -67,7 +65,17 @@ VariantArgs pack_args(const Variant& variant, const ArgLayout& layout, const std
     else
       put(args, layout.param_offsets[i], static_cast<std::int32_t>(values[i]));
   }
-  return args;
+}
+
+void pack_tensors(const Variant& variant, const ArgLayout& layout, const std::map<std::string, Tensor>& tensors,
+                  const ShapeWords& words, VariantArgs& args) {
+  for (const auto& [name, tensor] : tensors) {
+    bool known = false;
+    for (const TensorParam& param : variant.tensors) known = known || param.name == name;
+    if (!known) fail(ErrorKind::invalid_argument, "Variant {} reads no tensor named \"{}\".", variant.name, name);
+  }
+  for (std::size_t i = 0; i < variant.tensors.size(); ++i)
+    put_tensor(variant, variant.tensors[i], tensors, words, args, layout.tensor_offsets[i]);
 }
 
 }  // namespace heddle

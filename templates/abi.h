@@ -152,9 +152,11 @@ struct AttentionParams {
 // kMaxTensorRank strides (elements), then the run-time params, 4 bytes each, in spec order.
 inline constexpr int kMaxTensorRank = 4;
 inline constexpr int kMaxVariantArgBytes = 1024;
-struct VariantArgs {
-  alignas(8) uint8_t bytes[kMaxVariantArgBytes];
+template <int kBytes>
+struct ArgBytes {
+  alignas(8) uint8_t bytes[kBytes];
 };
+using VariantArgs = ArgBytes<kMaxVariantArgBytes>;
 
 // K and V as Hopper's copy engine sees them (CUtensorMap); an argument of the wgmma kernel.
 struct KvMaps {

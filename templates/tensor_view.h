@@ -59,9 +59,10 @@ struct TensorView {
   }
 };
 
-// Packed arguments (VariantArgs): fields at their byte offsets.
-template <class T>
-HEDDLE_HOOK T read_arg(const VariantArgs& args, int offset) {
+// Packed arguments (VariantArgs, or as many of its bytes as a variant has): fields at their byte
+// offsets.
+template <class T, int kBytes>
+HEDDLE_HOOK T read_arg(const ArgBytes<kBytes>& args, int offset) {
   return *reinterpret_cast<const T*>(args.bytes + offset);
 }
 

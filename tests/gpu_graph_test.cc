@@ -165,3 +165,47 @@ TEST_CASE("graph: plan on another stream waits for the work on the first", "[gpu
   c.stream.synchronize();
   CHECK(read(c, batch.num_qo_rows()) == expected);
 }
+
+TEST_CASE("graph: run on another stream waits for the plan and the run on the first", "[gpu][graph]") {
+  Engine engine;
+  GraphCase c(engine, {.variant = "causal", .num_qo_heads = 8, .num_kv_heads = 2, .head_dim = 128});
+  tools::StepBatch batch = c.draw_batch();
+  while (batch.requests.size() < 8) batch = c.draw_batch();
+  tools::StepBatch short_batch = batch;
+  short_batch.requests.resize(4);
+  short_batch.qo_indptr.resize(5), short_batch.kv_indptr.resize(5), short_batch.last_page_len.resize(4);
+  c.set_indices(batch);
+  const StreamHandle other = StreamHandle::create();
+  c.attention.plan(batch.batch(), c.replayed, c.stream.get());
+  c.attention.run(c.replayed, c.tensors(), {}, c.stream.get());
+  c.stream.synchronize();
+  const Bits expected = read(c, batch.num_qo_rows());
+  for (int i = 0; i < 50; ++i) {
+    c.attention.plan(short_batch.batch(), c.replayed, other.get());
+    c.attention.plan(batch.batch(), c.replayed, c.stream.get());
+    c.attention.run(c.replayed, c.tensors(), {}, other.get());
+    c.attention.run(c.replayed, c.tensors(), {}, c.stream.get());
+  }
+  c.stream.synchronize();
+  CHECK(read(c, batch.num_qo_rows()) == expected);
+}
+
+TEST_CASE("graph: captured on one stream, launched on the stream of its plans", "[gpu][graph]") {
+  Engine engine;
+  GraphCase c(engine, {.variant = "causal", .num_qo_heads = 8, .num_kv_heads = 2, .head_dim = 128});
+  tools::StepBatch batch = c.draw_batch();
+  while (batch.requests.size() < 8) batch = c.draw_batch();
+  c.set_indices(batch);
+  const StreamHandle other = StreamHandle::create();
+  c.attention.plan(batch.batch(), c.replayed, other.get());
+  c.attention.run(c.replayed, c.tensors(), {}, other.get());
+  other.synchronize();
+  const Bits expected = read(c, batch.num_qo_rows());
+  c.capture();
+  for (int i = 0; i < 20; ++i) {
+    c.attention.plan(batch.batch(), c.replayed, other.get());
+    c.graph.launch(other.get());
+  }
+  other.synchronize();
+  CHECK(read(c, batch.num_qo_rows()) == expected);
+}

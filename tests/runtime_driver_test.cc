@@ -2,55 +2,18 @@
 // driver is found once a process.
 #include "runtime/driver.h"
 
-#include <dlfcn.h>
-
 #include <array>
 #include <memory>
 #include <stdexcept>
 
 #include "tests/catch.h"
+#include "tests/mock_driver.h"
 #include "tests/runtime_support.h"
 
 using namespace heddle;
 using namespace heddle_tests;
 
 namespace {
-
-void expect(bool is_so, const std::string& what) {
-  if (!is_so) throw std::runtime_error("expected: " + what);
-}
-
-void expect_in(const std::string& text, const std::string& part) {
-  expect(text.find(part) != std::string::npos, "\"" + part + "\" in \"" + text + "\"");
-}
-
-const char* (*mock_calls)() = nullptr;
-
-// Runs `work` in a child where libcuda.so.1 is the mock in the given role: the loader takes a
-// library that is already mapped under that name.
-int with_mock(const char* role, const std::function<void()>& work) {
-  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) != nullptr) {
-    WARN("skipped: another case has mapped this machine's own libcuda.so.1");
-    return 0;
-  }
-  return end_of(start_child([&] {
-    setenv("MOCK_CUDA", role, 1);
-    void* library = dlopen(HEDDLE_MOCK_CUDA, RTLD_NOW | RTLD_GLOBAL);
-    expect(library != nullptr, "the mock at " HEDDLE_MOCK_CUDA);
-    mock_calls = reinterpret_cast<const char* (*)()>(dlsym(library, "mock_calls"));
-    work();
-    return 0;
-  }));
-}
-
-Error error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error;
-  }
-  throw std::runtime_error("expected: an error");
-}
 
 void expect_no_driver(const std::string& part) {
   expect(Driver::get() == nullptr, "no driver");

@@ -1,22 +1,25 @@
 // A libcuda.so.1 that plays a driver on the CPU, for the paths that no machine without a GPU has.
 //
 // MOCK_CUDA chooses what it plays: "stub" (the toolkit's), "no_device", "old" (no
-// cuLaunchKernelEx), "no_func_load", or "NAME=CODE": the function NAME fails with the CUresult
-// CODE. Each call is noted, and mock_calls() gives the notes. Device memory is host memory. It has
-// no cuda.h: the signatures are the driver's, with every handle a pointer.
+// cuLaunchKernelEx), "no_func_load", "short" (launches without their figures), "quiet" (launches not
+// noted at all), or "NAME=CODE": the function NAME fails with the CUresult CODE. Each call is noted,
+// and mock_calls() gives the notes. Device memory is host memory. It has no cuda.h: the signatures
+// are the driver's, with every handle a pointer.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace {
 
 std::string calls;
 void* current = nullptr;  // context
 int capture_mode = 0;     // GLOBAL
-bool is_capturing = false;
+void* captured = nullptr;  // stream
 
 std::string role() {
   const char* value = std::getenv("MOCK_CUDA");
@@ -31,7 +34,7 @@ int note(const std::string& name, const std::string& detail = {}) {
              : 0;
 }
 
-void* handle(const char* name) {
+void* handle(const std::string& name) {
   static std::map<std::string, char> handles;
   return &handles[name];
 }
@@ -105,7 +108,7 @@ int launch(const LaunchConfig* config, void*, void** args, void**) {
   std::snprintf(text, sizeof text, "%u %u %u,%u,%u,%u attributes,%d", config->grid[0],
                 config->grid[1], config->grid[2], config->block[0], config->shared_bytes,
                 config->num_attributes, *static_cast<int*>(args[0]));
-  return note("cuLaunchKernelEx", role() == "quiet" ? "" : text);
+  return note("cuLaunchKernelEx", role() == "short" ? "" : text);
 }
 int quiet_launch(const LaunchConfig*, void*, void**, void**) { return 0; }
 int mem_alloc(void** pointer, std::size_t bytes) {
@@ -129,24 +132,34 @@ int fill32(std::uint32_t* to, unsigned value, std::size_t count, void*) {
   for (std::size_t i = 0; i < count; ++i) to[i] = value;
   return 0;
 }
+// Streams have numbers, in the order in which they are made; 0 is the legacy one.
+std::vector<void*> streams = {nullptr};
+std::string number_of(void* stream) {
+  return std::to_string(std::find(streams.begin(), streams.end(), stream) - streams.begin());
+}
 int stream_create(void** stream, unsigned flags) {
-  return *stream = handle("stream"), note("cuStreamCreate", std::to_string(flags));
+  streams.push_back(*stream = handle("stream " + std::to_string(streams.size())));
+  return note("cuStreamCreate", std::to_string(flags));
 }
 int stream_destroy(void*) { return note("cuStreamDestroy"); }
 int stream_synchronize(void*) { return note("cuStreamSynchronize"); }
-int stream_wait(void*, void*, unsigned) { return note("cuStreamWaitEvent"); }
-int begin_capture(void*, int mode) {
-  return is_capturing = true, note("cuStreamBeginCapture", std::to_string(mode));
+int stream_wait(void* stream, void*, unsigned) {
+  return note("cuStreamWaitEvent", number_of(stream));
+}
+int begin_capture(void* stream, int mode) {
+  return captured = stream, note("cuStreamBeginCapture", std::to_string(mode));
 }
 int end_capture(void*, void** graph) {
-  return is_capturing = false, *graph = handle("graph"), note("cuStreamEndCapture");
+  return captured = nullptr, *graph = handle("graph"), note("cuStreamEndCapture");
 }
-int capturing(void*, int* status) { return *status = is_capturing ? 1 : 0, 0; }
+int capturing(void* stream, int* status) {
+  return *status = stream != nullptr && stream == captured, 0;
+}
 int event_create(void** event, unsigned flags) {
   return *event = handle("event"), note("cuEventCreate", std::to_string(flags));
 }
 int event_destroy(void*) { return note("cuEventDestroy"); }
-int event_record(void*, void*) { return note("cuEventRecord"); }
+int event_record(void*, void* stream) { return note("cuEventRecord", number_of(stream)); }
 int event_query(void*) { return note("cuEventQuery"); }
 int event_synchronize(void*) { return note("cuEventSynchronize"); }
 int event_elapsed(float* ms, void*, void*) { return *ms = 1.5f, 0; }
