@@ -165,15 +165,15 @@ class Decode {
         cp_async_16((to ^ key) + i * kStep * Tile::kRowBytes, from, visible >> i * kStep & 1);
         from += kStep * stride;
       }
-      return;
-    }
+    } else {
 #pragma unroll 4
-    for (int i = 0; i < kCopies; ++i) {
-      const int index = i * kWarpSize + lane_index();
-      const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
-      const int64_t row_offset = kOneRun ? offset + row * stride : __shfl_sync(kFullMask, offset, row);
-      cp_async_16(to + Tile::chunk_offset(row, chunk), base + row_offset + chunk * kChunkElements,
-                  visible >> row & 1);
+      for (int i = 0; i < kCopies; ++i) {
+        const int index = i * kWarpSize + lane_index();
+        const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
+        const int64_t row_offset = kOneRun ? offset + row * stride : __shfl_sync(kFullMask, offset, row);
+        cp_async_16(to + Tile::chunk_offset(row, chunk), base + row_offset + chunk * kChunkElements,
+                    visible >> row & 1);
+      }
     }
   }
 

@@ -51,28 +51,34 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
   }
 }
 
-// key_ and value_transform on a K or V tile that has landed. `key_of(row)` is the row's kv_pos, or -1.
-template <class Spec, class Hooks, class KeyOf>
-HEDDLE_DEVICE void transform_k(uint8_t* tile, int rows, int thread, int threads, HookContext context,
-                               const Hooks& hooks, const KeyOf& key_of) {
-  transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, Hooks::key_pair>(
+// key_ or value_transform on a K or V tile that has landed. `key_of(row)` is the row's kv_pos, or -1;
+// `transform(x, pair, dim, context)` is the hook.
+template <class Spec, int kPair, class KeyOf, class Transform>
+HEDDLE_DEVICE void transform_keys(uint8_t* tile, int rows, int thread, int threads, HookContext context,
+                                  const KeyOf& key_of, const Transform& transform) {
+  transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, kPair>(
       tile, rows, thread, threads,
       [&](float x, float pair, int dim, int row) {
         context.kv_pos = key_of(row);
-        return hooks.key_transform(x, pair, dim, context);
+        return transform(x, pair, dim, context);
       },
       [&](int row) { return key_of(row) >= 0; });
 }
 template <class Spec, class Hooks, class KeyOf>
-HEDDLE_DEVICE void transform_v(uint8_t* tile, int rows, int thread, int threads, HookContext context,
+HEDDLE_DEVICE void transform_k(uint8_t* tile, int rows, int thread, int threads, const HookContext& context,
                                const Hooks& hooks, const KeyOf& key_of) {
-  transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, Hooks::value_pair>(
-      tile, rows, thread, threads,
-      [&](float x, float pair, int dim, int row) {
-        context.kv_pos = key_of(row);
-        return hooks.value_transform(x, pair, dim, context);
-      },
-      [&](int row) { return key_of(row) >= 0; });
+  transform_keys<Spec, Hooks::key_pair>(tile, rows, thread, threads, context, key_of,
+                                        [&](float x, float pair, int dim, const HookContext& c) {
+                                          return hooks.key_transform(x, pair, dim, c);
+                                        });
+}
+template <class Spec, class Hooks, class KeyOf>
+HEDDLE_DEVICE void transform_v(uint8_t* tile, int rows, int thread, int threads, const HookContext& context,
+                               const Hooks& hooks, const KeyOf& key_of) {
+  transform_keys<Spec, Hooks::value_pair>(tile, rows, thread, threads, context, key_of,
+                                          [&](float x, float pair, int dim, const HookContext& c) {
+                                          return hooks.value_transform(x, pair, dim, c);
+                                        });
 }
 
 // Elements dim and dim + 1 of one q row, transformed, packed.

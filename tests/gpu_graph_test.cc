@@ -83,6 +83,13 @@ struct Bits {
 
 Bits read(const GraphCase& c, int rows) { return {c.query.read_o(rows), c.query.read_lse(rows)}; }
 
+// The first four requests of a batch, over the same pages.
+tools::StepBatch first_four(tools::StepBatch batch) {
+  batch.requests.resize(4);
+  batch.qo_indptr.resize(5), batch.kv_indptr.resize(5), batch.last_page_len.resize(4);
+  return batch;
+}
+
 }  // namespace
 
 TEST_CASE("graph: one capture serves 200 random batches, bit-equal to a fresh plan and run", "[gpu][graph]") {
@@ -123,9 +130,7 @@ TEST_CASE("graph: a plan made while earlier replays run never disturbs them", "[
   // Two batches over one set of pages: only the lengths differ.
   tools::StepBatch long_batch = c.draw_batch();
   while (long_batch.requests.size() < 8) long_batch = c.draw_batch();
-  tools::StepBatch short_batch = long_batch;
-  short_batch.requests.resize(4);
-  short_batch.qo_indptr.resize(5), short_batch.kv_indptr.resize(5), short_batch.last_page_len.resize(4);
+  tools::StepBatch short_batch = first_four(long_batch);
   c.set_indices(long_batch);
   const int rows = short_batch.num_qo_rows();
   c.attention.plan(short_batch.batch(), c.replayed, c.stream.get());
@@ -171,9 +176,7 @@ TEST_CASE("graph: run on another stream waits for the plan and the run on the fi
   GraphCase c(engine, {.variant = "causal", .num_qo_heads = 8, .num_kv_heads = 2, .head_dim = 128});
   tools::StepBatch batch = c.draw_batch();
   while (batch.requests.size() < 8) batch = c.draw_batch();
-  tools::StepBatch short_batch = batch;
-  short_batch.requests.resize(4);
-  short_batch.qo_indptr.resize(5), short_batch.kv_indptr.resize(5), short_batch.last_page_len.resize(4);
+  tools::StepBatch short_batch = first_four(batch);
   c.set_indices(batch);
   const StreamHandle other = StreamHandle::create();
   c.attention.plan(batch.batch(), c.replayed, c.stream.get());
