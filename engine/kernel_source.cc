@@ -12,9 +12,9 @@ constexpr int kReservedPerCta = 1024;  // shared memory that the driver keeps, b
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-int decode_smem_bytes(int head_dim, int rows, int warps, int stages) {
+int decode_smem_bytes(int head_dim, int rows, int kv, int warps, int stages) {
   const int row = head_dim * 2;
-  return stages * warps * 2 * 16 * row + stages * rows * row + 2 * warps * rows * 4;
+  return round_up(stages * 2 * kv * row + stages * rows * row + 2 * warps * rows * 4, 128);
 }
 
 int append_smem_bytes(int head_dim, int rows, int kv) {
@@ -32,29 +32,30 @@ int ctas_that_fit(int smem, const DeviceLimits& limits) {
   return limits.shared_per_sm / (smem + kReservedPerCta);
 }
 
-TileConfig decode_tile(int head_dim, int rows, int warps, int stages, int ctas, const DeviceLimits& limits) {
-  const int smem = decode_smem_bytes(head_dim, rows, warps, stages);
+TileConfig decode_tile(int head_dim, int rows, int warp_keys, int warps, int stages, int ctas, const DeviceLimits& limits) {
+  const int kv = warps * warp_keys, smem = decode_smem_bytes(head_dim, rows, kv, warps, stages);
   if (ctas_that_fit(smem, limits) < ctas) return {};
-  return {rows, warps * 16, warps, stages, ctas, smem};
+  return {rows, kv, warps, stages, ctas, smem};
 }
 
-// Eight warps an SM with about 64 KB under way. Short rows go to more and smaller CTAs: on an H200
-// (decode_b64_4k_d64) four CTAs of two warps took 131 us where two of four took 142, although they
-// have fewer bytes in flight. The rest is the first that fits, most bytes first.
+// What won on an H200 (ladder in templates/decode.cuh): twelve warps an SM with two stages, as far as they
+// fit; short rows as 32 keys a warp, so that a tile is worth its fixed cost. Elsewhere the first that fits,
+// most bytes under way first.
 TileConfig decode_tile(int head_dim, int rows, const DeviceLimits& limits) {
-  if (head_dim <= 64) {
-    const TileConfig tile = decode_tile(head_dim, rows, 2, 4, 4, limits);
-    if (tile.ctas_per_sm > 0) return tile;
-  }
+  const TileConfig tile = head_dim <= 64    ? decode_tile(head_dim, rows, 32, 6, 2, 2, limits)
+                          : head_dim <= 128 ? decode_tile(head_dim, rows, 16, 6, 2, 2, limits)
+                          : head_dim <= 192 ? decode_tile(head_dim, rows, 16, 4, 2, 2, limits)
+                                            : decode_tile(head_dim, rows, 16, 6, 2, 1, limits);
+  if (tile.ctas_per_sm > 0) return tile;
   TileConfig best{};
   int best_bytes = 0;
   for (int ctas : {2, 1}) {
     for (int warps : {4, 2}) {
       for (int stages = 3; stages >= 2; --stages) {
-        const TileConfig tile = decode_tile(head_dim, rows, warps, stages, ctas, limits);
-        const int in_flight = tile.ctas_per_sm * (stages - 1) * warps * 64 * head_dim;
+        const TileConfig other = decode_tile(head_dim, rows, 16, warps, stages, ctas, limits);
+        const int in_flight = other.ctas_per_sm * (stages - 1) * warps * 64 * head_dim;
         if (in_flight <= best_bytes) continue;
-        best = tile;
+        best = other;
         best_bytes = in_flight;
       }
     }

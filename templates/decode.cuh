@@ -1,40 +1,51 @@
 // Decode: group * qo_len <= 16 rows against a long KV, limited by the bytes of K and V.
 //
 // The heads of a group (and its few tokens) are the rows of one m16n8k16 tile (decode_rows.cuh). Warps
-// share no keys: each owns 16 keys of every KV tile, loads just those with cp.async into its own
-// stages, and keeps its own max, sum and accumulators. So the main loop has no CTA barrier, and warps
-// drift apart, which keeps loads in flight. At the end of a (work item, kv head) the warps' states meet
-// in shared memory, each in its warp's free stage. The load cursor runs `stages - 1` tiles ahead, across
-// items; the page ids of a tile are read one tile before its rows, and q rides with the first tile of
-// its head.
+// share no keys: each owns 16 (or 32 short) keys of every KV tile, loads just those with cp.async into
+// its own stages, and keeps its own max, sum and accumulators. So the main loop has no CTA barrier, and
+// warps drift apart, which keeps loads in flight. At the end of a (work item, kv head) the warps' states
+// meet in shared memory, each in its warp's free stage. The load cursor runs `stages - 1` tiles ahead,
+// across items; the page ids of a tile are read one tile before its rows, and q rides with the first tile
+// of its head.
 //
-// shared memory:  stages x warps x (K 16 x D, V 16 x D) | stages x Q rows x D | states 2 x warps x rows
+// shared memory:  stages x warps x (K keys x D, V keys x D) | stages x Q rows x D | states 2 x warps x rows
 //
-// Ladder, us on an H200 (2026-11-29; bf16, D = 128, 32/8 heads, page 16, ragged order of pages; read
-// ceiling 4.57 to 4.69 TB/s, so rows of different runs differ by 2 %):
+// Ladder, us on H200s (2026-11-29; bf16, D = 128, 32/8 heads, page 16, ragged order of pages; read ceiling
+// 4.57 to 4.69 TB/s, so rows of different runs differ by 2 %):
 //   decode_b64_4k   b1_1k   b1_8k
 //   257             9.3     18.8    warp-private stages (4 warps, 3 stages, 2 CTAs an SM), merge by the
 //                                   last arriver; ncu: DRAM 88 % busy, issue slots 35 %
 //   253             8.6     16.7    + programmatic launch, merge with 16 loads under way
-//   261             8.9     16.9    the same, smaller code
 //   248 to 254      8.2     18.0    the item carries its request, K and V asked for before q, one page id a
 //                                   warp, pieces into slots that are their own flags; but the loads of a
 //                                   join waited for each other (stamps: 5.5 of the 8.2 us were the join)
-//   with the join's loads together (merge.cuh), in the loop of the second list below:
-//   250             7.5     17.8    3 CTAs of 4 warps;  259, 6.6, 14.7: one CTA of 8 warps (half the pieces)
-//   This loop with that join and rows of 8: not measured yet.
-// Slower or the same, measured with the loop above:
-//   8 warps in one CTA, 3 stages 261 (b1_1k 6.4, b1_8k 15.5), 2 stages of 4 warps 253, 2 warps x 4 CTAs 258
-//   (but best at D = 64: 131 against 151), 4 warps alone 282, 2 x 2 warps 398: a warp takes 1.1 us a tile,
-//   so 8 warps an SM are needed.
-// K and V of a stage refilled apart, each as soon as it has been used (all stages full): 3 stages 258,
-//   2 stages 250 to 260, 12 warps 248 to 255; skewed and short batches 2 to 6 % slower than above, soft_cap
-//   254 to 262 where rows of 16 took 286.
+//   252             7.3     15.4    + a join's loads all under way (merge.cuh), rows of 8
+//   245             7.1     15.0    6 warps, 2 stages, 2 CTAs; graphs of 8 launches from here on
+//
+// Tiles with the loop above, one run (warps, stages, CTAs an SM; us):
+//             b1_1k  b1_8k  b1_32k  b16_8k  b64_4k  page1  8x1   one128k  zipf  uniform  verify
+//   6, 2, 2   7.1    15.0   38.6    125.2   245.1   251.3  69.5  366.9    381   407      125.9
+//   8, 2, 1   6.4    14.5   37.2    124.9   245.6   255.7  66.9  371.0    402   414      134.3
+//   4, 2, 3   7.7    16.8   41.3    125.9   244.2   250.7  69.5  367.5    380   407      138.8
+//   4, 3, 2   7.2    15.0   38.8    126.3   250.4   265.4  69.1  374.0    382   413      137.5
+//   8, 3, 1   6.9    13.6   37.7    130.3   253.1   277.0  72.2           392   430      144.2
+// One large CTA joins fewer pieces, but its short last tiles and the ends of its heads stand alone.
+// D = 64: 16 keys a warp 134 (2, 3, 6) to 148; 32 keys 127 (6, 2, 2), 131 (8, 2, 1). D = 96: 202 with
+// copies that keep their column, 214 without. D = 192: 190 (4, 2, 2), D = 256: 248 (6, 2, 1).
+//
+// Slower or the same:
+//   A stage refilled as soon as it has been used, sums in shared memory of their own, so that loads are
+//   under way through the end of a head: 246 to 251; only zipf with 8, 2, 1 gained (402 to 393). More bytes
+//   under way make it slower (192 KB an SM, or K and V of a stage refilled apart: 248 to 260).
+//   Rows of the first tiles brought to L2 before the dependency wait: b1_1k 6.4 to 6.0 behind another
+//   launch of itself, the others the same.
+//   8 slots of a join under way or 12: the same; 16 spill.
 // SMs are not equally fast: with equal shares 24 of 132 were done after 205 us of b64_4k, the others after
-//   237 to 251, and then could not use what these left. Shares of 1/4 to 1/16 in later CTAs of a larger
-//   grid: zipf 391 to 382, uniform 440 to 413 and b64_4k 259 to 249, but 16x8k and 8/1 heads 5 to 80 %
-//   slower. A tenth of the keys drawn in pieces of 256 to 512 keys from a counter: uniform 440 to 423,
-//   the others the same, 8/1 heads 3 to 7 % slower.
+//   237 to 251. But shares of 1/4 to 1/30 in later CTAs of a larger grid gained 1 % on zipf and b64_4k and
+//   lost 2 to 15 % on 16x8k, 1x128k and 8/1 heads; a tenth of the keys drawn in pieces of 256 to 512 keys
+//   from a counter gained 4 % on uniform and lost 3 to 7 % on 8/1 heads.
+// From b16_8k to its multiples time grows at 0.985 of the read ceiling; about 10 us a launch are not that:
+//   5 are what b1_1k takes, start and join.
 #pragma once
 
 #include "templates/decode_rows.cuh"
@@ -47,7 +58,7 @@ template <class Spec>
 struct DecodeSmem {
   static constexpr int kWarps = Spec::kTile.warps;
   static constexpr int kRows = Spec::kTile.rows;
-  static constexpr int kKeysBytes = kWarpKeys * Spec::kHeadDim * 2;
+  static constexpr int kKeysBytes = kWarpKeysOf<Spec> * Spec::kHeadDim * 2;
   // Between tiles one stage of a warp is free; at the end of a head it holds up to 16 x D sums, f32.
   struct WarpStage {
     alignas(128) uint8_t k[kKeysBytes];
@@ -68,15 +79,18 @@ class Decode {
   static constexpr int kWarps = Spec::kTile.warps;
   static constexpr int kRows = Spec::kTile.rows;
   static constexpr int kThreads = kWarps * kWarpSize;
-  // A warp's 16 keys lie in one page, or in a row when ragged: one address for all of them.
-  static constexpr bool kOneRun = kPageSize % kWarpKeys == 0;
+  static constexpr int kWarpKeys = kWarpKeysOf<Spec>;
+  // A warp's keys lie in runs of so many rows, each within one page: one address for all of them.
+  static constexpr int kRun = kPageSize % kWarpKeys == 0 ? kWarpKeys : kPageSize % 16 == 0 ? 16 : 1;
+  static constexpr bool kOneRun = kRun == kWarpKeys;
   using Tile = SmemTile<kHeadDim>;
   using Rows = DecodeRows<Spec, kRows>;
   using Smem = DecodeSmem<Spec>;
   using Address = KvAddress<kPageSize>;
   using Cursor = LoadCursor<kTileKv, Spec::kGroup>;
   static constexpr int kHalves = Rows::kHalves;
-  static_assert(kTileKv == kWarps * kWarpKeys, "every warp owns 16 keys of a KV tile");
+  static_assert(kTileKv == kWarps * kWarpKeys && (kWarpKeys == 16 || kWarpKeys == 32),
+                "every warp owns 16 or 32 keys of a KV tile");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
  public:
@@ -115,7 +129,7 @@ class Decode {
       prefetch_l2(p_.kv_indices + item.kv_offset + id);
   }
 
-  // The page of this warp's 16 keys in the cursor's tile, or of this lane's (lanes 16 to 31 repeat).
+  // The page of this warp's keys in the cursor's tile, or of this lane's (lanes 16 to 31 repeat).
   HEDDLE_DEVICE void fetch_row_id() {
     if (cursor_.done()) return;
     const int first = own_key(cursor_.start());
@@ -146,34 +160,47 @@ class Decode {
     cp_async_commit();
   }
 
-  // This warp's 16 rows, from `offset` on if they are one run; else lane r has row r's. Rows whose bit
-  // is not set, which nobody sees, are not read; zeros stand for them.
+  // This warp's rows, of which lane r has the offset of row r (of row 0 if they are one run). Rows whose
+  // bit is not set, which nobody sees, are not read; zeros stand for them.
   static HEDDLE_DEVICE void copy_rows(const uint8_t* stage, const uint16_t* base, int64_t offset, int64_t stride,
                                       uint32_t visible) {
-    uint32_t to = shared_address(stage);
-    constexpr int kCopies = kWarpKeys * Tile::kChunks / kWarpSize;
-    if constexpr (kOneRun && kWarpSize % Tile::kChunks == 0) {
-      // A lane keeps its column and steps down the rows: one address and its increments.
-      constexpr int kStep = kWarpSize / Tile::kChunks;
-      const int row = lane_index() / Tile::kChunks, chunk = lane_index() % Tile::kChunks;
-      const uint16_t* from = base + offset + row * stride + chunk * kChunkElements;
-      visible >>= row;
-      to += Tile::chunk_offset(row, chunk);
+    const uint32_t to = shared_address(stage);
+    // After kPeriod copies a lane is back in its column, kStep rows further down.
+    constexpr int kPeriod = Tile::kChunks / common_divisor(Tile::kChunks, kWarpSize);
+    constexpr int kStep = kWarpSize * kPeriod / Tile::kChunks;
+    if constexpr (kRun % kStep == 0) {
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i) {
-        const uint32_t key = Tile::swizzle(i * kStep, 0) * kChunkBytes;
-        cp_async_16((to ^ key) + i * kStep * Tile::kRowBytes, from, visible >> i * kStep & 1);
-        from += kStep * stride;
+      for (int run = 0; run < kWarpKeys; run += kRun) {
+        const uint16_t* const rows = base + (kOneRun ? offset : __shfl_sync(kFullMask, offset, run));
+#pragma unroll
+        for (int i = 0; i < kPeriod; ++i)
+          copy_column<kStep>(to, rows, run, i * kWarpSize + lane_index(), stride, visible);
       }
     } else {
 #pragma unroll 4
-      for (int i = 0; i < kCopies; ++i) {
-        const int index = i * kWarpSize + lane_index();
-        const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
+      for (int i = lane_index(); i < kWarpKeys * Tile::kChunks; i += kWarpSize) {
+        const int row = i / Tile::kChunks, chunk = i % Tile::kChunks;
         const int64_t row_offset = kOneRun ? offset + row * stride : __shfl_sync(kFullMask, offset, row);
         cp_async_16(to + Tile::chunk_offset(row, chunk), base + row_offset + chunk * kChunkElements,
                     visible >> row & 1);
       }
+    }
+  }
+
+  // Every kStep-th row of a run from chunk `index` on, in one column: one address and its increments.
+  template <int kStep>
+  static HEDDLE_DEVICE void copy_column(uint32_t to, const uint16_t* rows, int run, int index, int64_t stride,
+                                        uint32_t visible) {
+    const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
+    const uint16_t* from = rows + row * stride + chunk * kChunkElements;
+    visible >>= run + row;
+    to += Tile::chunk_offset(row, chunk);
+#pragma unroll
+    for (int i = 0; i < kRun; i += kStep) {
+      // row is below kStep and run + i a multiple of it, so their bits permute apart.
+      const uint32_t key = Tile::swizzle(run + i, 0) * kChunkBytes;
+      cp_async_16((to ^ key) + (run + i) * Tile::kRowBytes, from, visible >> i & 1);
+      from += kStep * stride;
     }
   }
 

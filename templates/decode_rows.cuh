@@ -1,13 +1,13 @@
-// One warp's registers for a query tile of decode and the two products over 16 keys; once for up to
-// 16 rows and once for up to 8, which is what one token of most models needs.
+// One warp's registers for a query tile of decode and the two products over its keys of a KV tile, 16 or
+// 32; once for up to 16 rows and once for up to 8, which is what one token of most models needs.
 //
 //            S = Q K^T                          O
 //   16 rows  A = Q (16 x 16), B = K             O (16 rows x D), B = V
 //    8 rows  the same, lower half of A zero     O^T (D x 8 rows), A = V^T: half the products and half
 //                                               the registers, and S already lies as B = P^T wants it
 //
-// Both keep the dot products of even and odd steps apart until the end: half as long a chain of
-// dependent products, which is what a warp waits for.
+// With 8 rows and 16 keys the dot products of even and odd steps stay apart until the end: half as long a
+// chain of dependent products, which is what a warp waits for. 16 rows have no registers for that.
 #pragma once
 
 #include "templates/softmax.cuh"
@@ -15,7 +15,9 @@
 
 namespace heddle {
 
-inline constexpr int kWarpKeys = 16;
+// Keys of a KV tile that one warp owns.
+template <class Spec>
+inline constexpr int kWarpKeysOf = Spec::kTile.kv / Spec::kTile.warps;
 
 template <class Spec, int kRows>
 class DecodeRows;
@@ -25,10 +27,11 @@ class DecodeRows<Spec, 16> {
   using Tile = SmemTile<Spec::kHeadDim>;
   using Type = Element<Spec::kType>;
   static constexpr int kSteps = Spec::kHeadDim / 16;
+  static constexpr int kKeys = kWarpKeysOf<Spec>, kBlocks = kKeys / 8;
 
  public:
-  static constexpr int kHalves = 2;  // rows of a lane: lane / 4 and lane / 4 + 8
-  using Logits = float[2][4];        // of the keys 2 * (lane % 4) + {0, 1} and those 8 behind
+  static constexpr int kHalves = 2;    // rows of a lane: lane / 4 and lane / 4 + 8
+  using Logits = float[kBlocks][4];    // of the keys 2 * (lane % 4) + {0, 1} of every 8
 
   HEDDLE_DEVICE void begin() {
 #pragma unroll
@@ -46,25 +49,23 @@ class DecodeRows<Spec, 16> {
   HEDDLE_DEVICE void score(Logits& s, uint32_t q, uint32_t k) const {
     const auto queries = Tile::a_reader(q);
     const auto keys = Tile::b_reader(k);
-    float odd[2][4] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      uint32_t a[4], b[4];
-      ldmatrix_x4(b, keys.at(0, step));
+      uint32_t a[4];
       if constexpr (kKeepsQ) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[i] = q_[step][i];
       } else {
         ldmatrix_x4(a, queries.at(0, step));
       }
-      auto& sum = step % 2 ? odd : s;
-      Type::mma(sum[0], a, b[0], b[1]);
-      Type::mma(sum[1], a, b[2], b[3]);
+#pragma unroll
+      for (int block = 0; block < kBlocks; block += 2) {
+        uint32_t b[4];
+        ldmatrix_x4(b, keys.at(block * 8, step));
+        Type::mma(s[block], a, b[0], b[1]);
+        Type::mma(s[block + 1], a, b[2], b[3]);
+      }
     }
-#pragma unroll
-    for (int block = 0; block < 2; ++block)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[block][e] += odd[block][e];
   }
   HEDDLE_DEVICE void rescale(const float (&factor)[2]) {
 #pragma unroll
@@ -74,14 +75,17 @@ class DecodeRows<Spec, 16> {
   }
   HEDDLE_DEVICE void accumulate(const Logits& s, uint32_t v) {
     const auto values = Tile::b_trans_reader(v);
-    uint32_t a[4];
-    pack_weights<Spec::kType>(a, s[0], s[1]);
 #pragma unroll
-    for (int pair = 0; pair < kSteps; ++pair) {
-      uint32_t b[4];
-      ldmatrix_x4_trans(b, values.at(0, pair));
-      Type::mma(o_[pair * 2], a, b[0], b[1]);
-      Type::mma(o_[pair * 2 + 1], a, b[2], b[3]);
+    for (int block = 0; block < kBlocks; block += 2) {
+      uint32_t a[4];
+      pack_weights<Spec::kType>(a, s[block], s[block + 1]);
+#pragma unroll
+      for (int pair = 0; pair < kSteps; ++pair) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, values.at(block * 8, pair));
+        Type::mma(o_[pair * 2], a, b[0], b[1]);
+        Type::mma(o_[pair * 2 + 1], a, b[2], b[3]);
+      }
     }
   }
   // `to(row, column)` is where two neighbouring columns go.
@@ -99,7 +103,8 @@ class DecodeRows<Spec, 16> {
   }
 
  private:
-  static constexpr bool kKeepsQ = Spec::kHeadDim <= 128;  // as far as there are registers
+  // As far as there are registers: scattered keys need some for their addresses.
+  static constexpr bool kKeepsQ = Spec::kHeadDim < 128 || (Spec::kHeadDim == 128 && Spec::kPageSize % 16 == 0);
   float o_[kSteps * 2][4];
   uint32_t q_[kKeepsQ ? kSteps : 1][4];
 };
@@ -109,10 +114,12 @@ class DecodeRows<Spec, 8> {
   using Tile = SmemTile<Spec::kHeadDim>;
   using Type = Element<Spec::kType>;
   static constexpr int kSteps = Spec::kHeadDim / 16;
+  static constexpr int kKeys = kWarpKeysOf<Spec>, kBlocks = kKeys / 8;
+  static constexpr int kChains = kKeys == 16 ? 2 : 1;
 
  public:
   static constexpr int kHalves = 1;  // row lane / 4
-  using Logits = float[2][2];
+  using Logits = float[kBlocks][2];
 
   HEDDLE_DEVICE void begin() {
 #pragma unroll
@@ -129,19 +136,23 @@ class DecodeRows<Spec, 8> {
   }
   HEDDLE_DEVICE void score(Logits& s, uint32_t, uint32_t k) const {
     const auto keys = Tile::b_reader(k);
-    float sum[2][2][4] = {};
+    float sum[kChains][kBlocks][4] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      uint32_t b[4];
-      ldmatrix_x4(b, keys.at(0, step));
       const uint32_t a[4] = {q_[step][0], 0, q_[step][1], 0};
-      Type::mma(sum[step % 2][0], a, b[0], b[1]);
-      Type::mma(sum[step % 2][1], a, b[2], b[3]);
+#pragma unroll
+      for (int block = 0; block < kBlocks; block += 2) {
+        uint32_t b[4];
+        ldmatrix_x4(b, keys.at(block * 8, step));
+        Type::mma(sum[step % kChains][block], a, b[0], b[1]);
+        Type::mma(sum[step % kChains][block + 1], a, b[2], b[3]);
+      }
     }
 #pragma unroll
-    for (int block = 0; block < 2; ++block)
+    for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) s[block][e] = sum[0][block][e] + sum[1][block][e];
+      for (int e = 0; e < 2; ++e)
+        s[block][e] = kChains == 2 ? sum[0][block][e] + sum[kChains - 1][block][e] : sum[0][block][e];
   }
   // O^T has a row a column: the factors of rows 2 * (lane % 4) + {0, 1} are with other lanes.
   HEDDLE_DEVICE void rescale(const float (&factor)[1]) {
@@ -154,12 +165,15 @@ class DecodeRows<Spec, 8> {
   }
   HEDDLE_DEVICE void accumulate(const Logits& s, uint32_t v) {
     const auto values = Tile::b_reader(v);
-    const uint32_t left = Type::pack(s[0][0], s[0][1]), right = Type::pack(s[1][0], s[1][1]);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      uint32_t a[4];
-      ldmatrix_x4_trans(a, values.at(0, step));
-      Type::mma(o_[step], a, left, right);
+    for (int block = 0; block < kBlocks; block += 2) {
+      const uint32_t left = Type::pack(s[block][0], s[block][1]), right = Type::pack(s[block + 1][0], s[block + 1][1]);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        uint32_t a[4];
+        ldmatrix_x4_trans(a, values.at(block * 8, step));
+        Type::mma(o_[step], a, left, right);
+      }
     }
   }
   template <class To>

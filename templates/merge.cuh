@@ -152,7 +152,7 @@ HEDDLE_DEVICE constexpr int row_lanes() {
 template <class Spec, class Hooks>
 HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p, const WorkItem& item, int row,
                              int column, bool active) {
-  constexpr int kAhead = 12;  // slots under way: a round trip is 0.3 us
+  constexpr int kAhead = 8;  // slots under way: a round trip is 0.3 us
   constexpr int kLanes = min_of(row_lanes<Spec::kHeadDim>(), kWarpSize);
   constexpr int64_t kSlotRows = Spec::kTile.rows;
   const int64_t first_row = item.partial * kSlotRows + row;

@@ -23,6 +23,8 @@ HEDDLE_DEVICE constexpr int min_of(int a, int b) { return a < b ? a : b; }
 HEDDLE_DEVICE constexpr int max_of(int a, int b) { return a > b ? a : b; }
 HEDDLE_DEVICE constexpr uint32_t max_of(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
+HEDDLE_DEVICE constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }
+
 HEDDLE_DEVICE float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

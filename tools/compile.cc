@@ -74,13 +74,14 @@ nlohmann::ordered_json compile_all(const Job& job) {
 int compile(const Arguments& arguments) {
   std::string variant = "softmax", heads = "32,8,128", dtype = "bf16", json;
   std::vector<std::string> archs = {"sm_90a"}, params;
-  int page = 16;
+  int page = 16, max_qo_len = 0;
   bool show_units = false;
   Options options("compile", "Compiles a variant's kernels for GPU architectures, without a GPU.");
   options.text(variant, "--variant", "a registered name, or a spec file");
   options.texts(archs, "--arch", "one or more of sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120");
   options.text(heads, "--heads", "query heads, KV heads, head_dim");
   options.number(page, "--page", "keys of a page; 0: ragged");
+  options.number(max_qo_len, "--max-qo-len", "most query rows of a request; 0: any. 1 is decode only");
   options.text(dtype, "--dtype", "bf16 or f16");
   options.texts(params, "--param", "name=value, for constant params");
   options.flag(show_units, "--show", "print the rendered units instead");
@@ -96,6 +97,7 @@ int compile(const Arguments& arguments) {
                                .q_dtype = parse_dtype(dtype),
                                .kv_dtype = parse_dtype(dtype),
                                .page_size = page,
+                               .max_qo_len = max_qo_len,
                                .constants = parse_params(params)};
   check_config(config);
   for (const std::string& arch : archs) limits_of(arch);
