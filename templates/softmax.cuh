@@ -63,6 +63,34 @@ inline constexpr bool kChangesEveryLogit =
 template <class Hooks>
 inline constexpr bool kCountsKeys = !Hooks::use_softmax && Hooks::has_output_transform;
 
+// Which of this lane's columns in a row of fragments are kept, a bit each: column e of block b is bit
+// 2 b + e. Two bit masks made once a row cost a bound that lies in a tile two instructions an
+// element, where comparing positions took five.
+template <int kBlocks>
+struct KeptColumns {
+  static constexpr int kWords = (kBlocks * 2 + 31) / 32;
+  uint32_t words[kWords];
+
+  HEDDLE_DEVICE KeptColumns(const KeyRange& keys, int first_column) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i)
+      words[i] = (below(keys.hi - first_column, i) & ~below(keys.lo - first_column, i)) |
+                 below(keys.sink - first_column, i);
+  }
+  HEDDLE_DEVICE bool contains(int block, int e) const {
+    const int bit = block * 2 + e;
+    return words[bit / 32] >> bit % 32 & 1;
+  }
+
+ private:
+  // Columns in front of `end` have bits: two in every eight.
+  static HEDDLE_DEVICE uint32_t below(int end, int word) {
+    const int count = end <= 0 ? 0 : end / 8 * 2 + min_of(end % 8, 2);
+    const int here = min_of(count - word * 32, 32);
+    return here <= 0 ? 0 : 0xffffffffu >> (32 - here);
+  }
+};
+
 // Hooks and masks on raw dot products, in place. Afterwards s holds, with softmax, logits that
 // still have to be multiplied by logit_to_log2(); without, the weights themselves.
 template <bool kMasked, int kBlocks, int kValues, class Hooks>
@@ -71,16 +99,17 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
   constexpr bool kScaleHere = kChangesEveryLogit<Hooks>;
   if constexpr (!kMasked && !kScaleHere) return;
   const float dropped = Hooks::use_softmax ? negative_infinity() : 0.0f;
+  const int first_column = first_key + lane_index() % 4 * 2;
 #pragma unroll
-  for (int block = 0; block < kBlocks; ++block) {
+  for (int e = 0; e < kValues; ++e) {
+    const RowInfo& row = rows[e / 2];
+    const KeptColumns<kBlocks> kept(row.keys, first_column);
 #pragma unroll
-    for (int e = 0; e < kValues; ++e) {
-      const RowInfo& row = rows[e / 2];
-      const int kv_pos = first_key + block * 8 + lane_index() % 4 * 2 + e % 2;
-      bool keep = kMasked ? row.keys.contains(kv_pos) : true;
+    for (int block = 0; block < kBlocks; ++block) {
+      bool keep = kMasked ? kept.contains(block, e % 2) : true;
       float logit = kScaleHere ? s[block][e] * sm_scale : s[block][e];
       HookContext context = row.context;
-      context.kv_pos = kv_pos;
+      context.kv_pos = first_column + block * 8 + e % 2;
       if constexpr (Hooks::has_logits_transform) {
         if (keep) logit = hooks.logits_transform(logit, context);
       }
