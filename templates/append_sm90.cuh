@@ -215,8 +215,9 @@ class AppendSm90 {
   // Registers a thread once the roles are known; together no more than the CTA starts with.
   static constexpr bool kTransforms =
       Hooks::has_query_transform || Hooks::has_key_transform || Hooks::has_value_transform;
-  static constexpr int kLoaderRegisters = kGroups == 2 ? (kTransforms ? 72 : 56) : 56;
-  static constexpr int kConsumerRegisters = kGroups == 2 ? (kTransforms ? 216 : 224) : 152;
+  static constexpr bool kWideLoader = kGroups == 2 && (kTransforms || Spec::kHeadDim <= 128);
+  static constexpr int kLoaderRegisters = kWideLoader ? 72 : 56;
+  static constexpr int kConsumerRegisters = kGroups == 3 ? 152 : kWideLoader ? 216 : 224;
   static_assert(kGroups == 2 || kGroups == 3, "two or three consumer warpgroups");
   static_assert(Spec::kTile.warps == (kGroups + 1) * kWarpgroupWarps, "and one producer");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
@@ -249,11 +250,11 @@ class AppendSm90 {
  private:
   HEDDLE_DEVICE void init_barriers() {
     for (int i = 0; i < Smem::kQBuffers; ++i) {
-      barrier_init(&smem_.q_full[i], kWarpgroupSize + 1);  // the rows, and the record
+      barrier_init(&smem_.q_full[i], kWarpgroupWarps + 1);  // the rows, and the record
       barrier_init(&smem_.q_empty[i], kGroups * kWarpgroupWarps);
     }
     for (int i = 0; i < Smem::kStages; ++i) {
-      barrier_init(&smem_.full[i], kWarpgroupSize);
+      barrier_init(&smem_.full[i], kWarpgroupWarps);
       barrier_init(&smem_.empty[i], kGroups * kWarpgroupWarps);
     }
     barrier_init_fence();

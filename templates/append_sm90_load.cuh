@@ -38,7 +38,11 @@ class AppendSm90Loader {
       : p_(params), hooks_(hooks), maps_(maps), smem_(smem) {}
 
   HEDDLE_DEVICE void run() {
-    next_item_ = WorkList(p_, Pipeline::append).begin;
+    const WorkList work(p_, Pipeline::append);
+    next_item_ = work.items + work.begin;
+    items_left_ = work.end - work.begin;
+    word_ = lane_index() < kMaskWords ? reinterpret_cast<const uint32_t*>(&work.header->mask)[lane_index()] : 0;
+    fetch_item();
     while (begin_stream()) {
       load_q();
       load_tiles();
@@ -46,7 +50,7 @@ class AppendSm90Loader {
       q_.advance();
       ++stream_;
     }
-    barrier_arrive(&smem_.q_full[q_.stage]);  // for the rows that the end does not have
+    arrive(&smem_.q_full[q_.stage]);  // for the rows that the end does not have
   }
 
  private:
@@ -54,32 +58,41 @@ class AppendSm90Loader {
   HEDDLE_DEVICE bool begin_stream() {
     barrier_wait(&smem_.q_empty[q_.stage], q_.parity ^ 1);
     record_ = &smem_.record(stream_);
-    if (thread() == 0) {
-      write_record();
-      barrier_arrive(&smem_.q_full[q_.stage]);
-    }
+    if (thread() < kWarpSize) write_record();
     sync();
     if (record_->is_end) return false;
     next_head_ = record_->kv_head + 1;
     if (next_head_ == record_->item.kv_head_end) {
       next_head_ = kFirstHead;
       ++next_item_;
+      --items_left_;
+      fetch_item();
     }
     return true;
   }
 
+  // Items are fetched while the tiles of the one in front are loaded, a word a lane: one register, and no
+  // round trip to memory when a stream begins.
+  HEDDLE_DEVICE void fetch_item() {
+    const int lane = lane_index();
+    if (items_left_ > 0 && lane >= kMaskWords && lane < kRecordWords)
+      word_ = reinterpret_cast<const uint32_t*>(next_item_)[lane - kMaskWords];
+  }
+
+  // The first warp together.
   HEDDLE_DEVICE void write_record() const {
-    const WorkList work(p_, Pipeline::append);
     AppendStream& s = *record_;
-    s.is_end = next_item_ == work.end;
-    if (s.is_end) return;
-    const WorkItem item = work.items[next_item_];
-    const MaskBounds mask = work.header->mask;
-    s.mask = mask;
-    s.item = item;
-    s.kv_head = next_head_ == kFirstHead ? item.kv_head_begin : next_head_;
-    s.all_see = seen_by_all<Spec::kGroup>(mask, item);
-    s.some_see = seen_by_some<Spec::kGroup>(mask, item);
+    const bool is_end = items_left_ == 0;
+    if (!is_end && lane_index() < kRecordWords) reinterpret_cast<uint32_t*>(&s)[lane_index()] = word_;
+    __syncwarp();
+    if (lane_index() > 0) return;
+    if (!is_end) {
+      s.kv_head = next_head_ == kFirstHead ? s.item.kv_head_begin : next_head_;
+      s.all_see = seen_by_all<Spec::kGroup>(s.mask, s.item);
+      s.some_see = seen_by_some<Spec::kGroup>(s.mask, s.item);
+    }
+    s.is_end = is_end;
+    barrier_arrive(&smem_.q_full[q_.stage]);
   }
 
   HEDDLE_DEVICE void load_tiles() {
@@ -157,10 +170,7 @@ class AppendSm90Loader {
   // A tile through the copy engine. Page ids lie with the lanes that look up the boxes' first rows.
   HEDDLE_DEVICE void copy_boxes(const KvMaps::Map& map, int row_id, int start) {
     uint64_t* full = &smem_.full[ring_.stage];
-    if (thread() == 0)
-      barrier_arrive_expecting(full, KvTile::kBytes);
-    else
-      barrier_arrive(full);
+    arrive(full, KvTile::kBytes);
     if (thread() < kWarpSize) {
       constexpr int kBoxes = Spec::kTile.kv / max_of(kBoxRows, 1);
       const int block = thread() % KvTile::kBlocks, row = thread() / KvTile::kBlocks * kBoxRows;
@@ -208,7 +218,7 @@ class AppendSm90Loader {
   }
   HEDDLE_DEVICE void end_transform(uint64_t* full) {
     fence_async_proxy();
-    barrier_arrive(full);
+    arrive(full);
   }
 
   // What threads copy must be fenced before products read it, by the threads that copied. So a tile is passed
@@ -224,8 +234,18 @@ class AppendSm90Loader {
     if (copied_ == nullptr) return;
     cp_async_wait<kPending>();
     fence_async_proxy();
-    barrier_arrive(copied_);
+    arrive(copied_);
     copied_ = nullptr;
+  }
+
+  // One arrival a warp, for what all of its threads have done. The first one's makes the phase wait for
+  // the copy engine's bytes too.
+  HEDDLE_DEVICE void arrive(const uint64_t* full, int bytes = 0) const {
+    __syncwarp();
+    if (thread() == 0 && bytes > 0)
+      barrier_arrive_expecting(full, bytes);
+    else if (lane_index() == 0)
+      barrier_arrive(full);
   }
 
   // --- rows ---------------------------------------------------------------------------------
@@ -276,7 +296,9 @@ class AppendSm90Loader {
   RingPlace<Smem::kQBuffers> q_;
   uint64_t* copied_ = nullptr;  // barrier of the tile that is still to be passed on
   int stream_ = 0;
-  int next_item_ = 0, next_head_ = kFirstHead;
+  const WorkItem* next_item_ = nullptr;
+  uint32_t word_ = 0;  // this lane's of the next record
+  int items_left_ = 0, next_head_ = kFirstHead;
   int next_id_ = 0, key_id_ = 0, value_id_ = 0;
 };
 

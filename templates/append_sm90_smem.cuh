@@ -12,7 +12,8 @@ inline constexpr int kProducerBarrier = 1;
 inline constexpr int kConsumerBarrier = 2;
 inline constexpr int kTurnBarrier = 3;
 
-// One (work item, kv head): what the consumers need of it, written by the producer.
+// One (work item, kv head): what the consumers need of it, written by the producer. It begins with words
+// that the producer's lanes copy, one each.
 struct AppendStream {
   MaskBounds mask;
   WorkItem item;
@@ -20,6 +21,10 @@ struct AppendStream {
   int kv_head;
   bool is_end;  // there is no such stream: the CTA's work is done
 };
+
+inline constexpr int kMaskWords = sizeof(MaskBounds) / 4;
+inline constexpr int kRecordWords = kMaskWords + sizeof(WorkItem) / 4;
+static_assert(kRecordWords <= kWarpSize, "a lane a word");
 
 template <class Spec>
 HEDDLE_DEVICE RowInfo row_of(const AppendStream& s, int row) {
