@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "engine/check_tensors.h"
-#include "engine/kv_maps.h"
 #include "engine/state.h"
+#include "engine/tensor_maps.h"
 #include "engine/variant_args.h"
 #include "planner/plan_view.h"
 
@@ -163,7 +163,7 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
       continue;
     }
     const detail::LoadedKernel& k = a.gpu[pipeline];
-    KvMaps maps = kv_maps(a.config, k.tile, tensors, p);  // the mma.sync kernels take no third argument
+    TensorMaps maps = tensor_maps(a.config, k.tile, tensors, p);  // the mma.sync kernels take no third argument
     void* launch_args[] = {&p, &settled.args, &maps};
     k.kernel.launch({static_cast<unsigned>(a.plan.pipeline[pipeline].num_ctas)},
                     {static_cast<unsigned>(k.tile.warps * 32)}, k.tile.smem_bytes, stream, launch_args,

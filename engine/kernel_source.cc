@@ -100,14 +100,13 @@ std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
   return fmt::format(
       "struct Spec {{\n"
       "  static constexpr DType kType = DType::{};\n"
-      "  static constexpr int kHeadDim = {}, kGroup = {}, kPageSize = {}, kBoxRows = {};\n"
+      "  static constexpr int kHeadDim = {}, kGroup = {}, kPageSize = {}, kBoxRows = {}, kQBoxTokens = {};\n"
       "  static constexpr TileConfig kTile = {{.rows = {}, .kv = {}, .warps = {}, .stages = {}, .ctas_per_sm = {}, "
       ".smem_bytes = {}, .q_buffers = {}}};\n"
       "{}"
       "}};\n",
       name_of(config.kv_dtype), config.head_dim, config.num_qo_heads / config.num_kv_heads, config.page_size,
-      box_rows(config, t), t.rows,
-      t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
+      box_rows(config, t), q_box_tokens(config, t), t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
       t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, config.head_dim) : "");
 }
 
@@ -181,6 +180,13 @@ int box_rows(const AttentionConfig& config, const TileConfig& tile) {
   return tile.kv % page == 0 && page % step == 0 ? page : 0;
 }
 
+int q_box_tokens(const AttentionConfig& config, const TileConfig& tile) {
+  constexpr int kLongestAxis = 256;  // of a box
+  const int group = config.num_qo_heads / config.num_kv_heads;
+  if (tile.q_buffers == 0 || tile.rows % group != 0 || tile.rows / group > kLongestAxis) return 0;
+  return tile.rows / group;
+}
+
 Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,
                      const AttentionConfig& config, const TileConfig& tile) {
   const std::string kind(name_of(pipeline));
@@ -208,7 +214,7 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
       "  kernel.run();\n"
       "}}\n",
       tile.warps * 32, tile.ctas_per_sm, unit.entry, kernel_arg_bytes(variant),
-      tile.q_buffers > 0 ? ", const __grid_constant__ heddle::KvMaps maps" : "", skeleton.name,
+      tile.q_buffers > 0 ? ", const __grid_constant__ heddle::TensorMaps maps" : "", skeleton.name,
       tile.q_buffers > 0 ? "maps, " : "", skeleton.name);
   return unit;
 }

@@ -30,6 +30,8 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int 
 // kernel's first warp looks up. 0: rows are gathered.
 int block_columns(int head_dim);
 int box_rows(const AttentionConfig& config, const TileConfig& tile);
+// Of the boxes in which it moves a query tile: tokens, each with the heads of one group. 0: rows are gathered.
+int q_box_tokens(const AttentionConfig& config, const TileConfig& tile);
 
 std::string_view name_of(Pipeline pipeline);  // "decode", "append"
 

@@ -158,13 +158,14 @@ struct ArgBytes {
 };
 using VariantArgs = ArgBytes<kMaxVariantArgBytes>;
 
-// K and V as Hopper's copy engine sees them (CUtensorMap); an argument of the wgmma kernel.
-struct KvMaps {
+// Tensors as Hopper's copy engine sees them (CUtensorMap); an argument of the wgmma kernel. Not usable:
+// strides or sizes that the engine cannot take; rows are gathered then.
+struct TensorMaps {
   struct alignas(64) Map {
     uint64_t words[16];
   };
-  Map k, v;
-  int32_t usable;  // 0: strides or sizes that the engine cannot take; rows are gathered then
+  Map q, k, v;
+  int32_t q_usable, kv_usable;
 };
 
 // How one GPU unit is cut; compiled into it. Written once here so that the launch and the kernel

@@ -223,13 +223,14 @@ class AppendSm90 {
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
  public:
-  HEDDLE_DEVICE AppendSm90(const AttentionParams& params, const Hooks& hooks, const KvMaps& maps, Smem& smem)
+  HEDDLE_DEVICE AppendSm90(const AttentionParams& params, const Hooks& hooks, const TensorMaps& maps, Smem& smem)
       : p_(params), hooks_(hooks), maps_(maps), smem_(smem) {}
 
   HEDDLE_DEVICE void run() {
     const bool has_work = p_.cta_begin[blockIdx.x] < p_.cta_begin[blockIdx.x + 1];
     if (threadIdx.x == 0) init_barriers();
     if (threadIdx.x == kConsumers) {
+      prefetch_map(maps_.q);
       prefetch_map(maps_.k);
       prefetch_map(maps_.v);
     }
@@ -262,7 +263,7 @@ class AppendSm90 {
 
   const AttentionParams& p_;
   const Hooks& hooks_;
-  const KvMaps& maps_;
+  const TensorMaps& maps_;
   Smem& smem_;
 };
 

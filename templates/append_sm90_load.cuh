@@ -4,8 +4,8 @@
 //
 //   K0 | K1 V0 | K2 V1 | ... | V(last)
 //
-// Tiles that are seen as a whole come through the copy engine where rows are ragged or pages large,
-// issued by the lanes of the first warp, a box each. All others are 16-byte gathers by every
+// Queries, and tiles that are seen as a whole where rows are ragged or pages large, come through the copy
+// engine, issued by the lanes of the first warp, a box each. All others are 16-byte gathers by every
 // thread, which take pages of any size: a lane looks up the rows that its warp copies, one each, with
 // page ids read one tile ahead. Rows that nobody sees become zeros without a read. Hooks on q, k and
 // v change a tile in place before it is passed on.
@@ -28,13 +28,14 @@ class AppendSm90Loader {
   static constexpr int kStride = kWarpgroupWarps * kStep;
   static constexpr int kFirstHead = -1;  // of the next item
   static constexpr int kBoxRows = Spec::kBoxRows;
+  static constexpr bool kBoxesOfQ = Spec::kQBoxTokens > 0 && !Hooks::has_query_transform;
   static_assert(kBoxRows % kStride == 0, "a box begins with a row that the first warp looks up");
   static_assert(kBoxRows == 0 || Spec::kTile.kv / max_of(kBoxRows, 1) * KvTile::kBlocks <= kWarpSize, "a lane a box");
   static_assert(Spec::kTile.rows % kStride == 0 && Spec::kTile.kv % kStride == 0, "a warp copies whole steps");
   static_assert(Spec::kTile.kv <= kWarpgroupSize, "one lane looks up one row");
 
  public:
-  HEDDLE_DEVICE AppendSm90Loader(const AttentionParams& params, const Hooks& hooks, const KvMaps& maps, Smem& smem)
+  HEDDLE_DEVICE AppendSm90Loader(const AttentionParams& params, const Hooks& hooks, const TensorMaps& maps, Smem& smem)
       : p_(params), hooks_(hooks), maps_(maps), smem_(smem) {}
 
   HEDDLE_DEVICE void run() {
@@ -111,6 +112,7 @@ class AppendSm90Loader {
   // --- tiles --------------------------------------------------------------------------------
 
   HEDDLE_DEVICE void load_q() {
+    if (kBoxesOfQ && maps_.q_usable) return copy_q_boxes();
     copy_rows<QTile>(shared_address(smem_.q[q_.stage]), static_cast<const uint16_t*>(p_.q), [&](int row) {
       const int packed = record_->item.row_begin + row;
       const int64_t q_row = record_->item.qo_begin + packed / Spec::kGroup;
@@ -129,6 +131,17 @@ class AppendSm90Loader {
     } else {
       end_copies(&smem_.q_full[q_.stage]);
     }
+  }
+
+  // Rows past the item's end come too, from whatever follows in q: nobody asks what becomes of them.
+  HEDDLE_DEVICE void copy_q_boxes() {
+    uint64_t* full = &smem_.q_full[q_.stage];
+    arrive(full, QTile::kBytes);
+    const int block = thread();
+    if (block < QTile::kBlocks)
+      copy_box(shared_address(smem_.q[q_.stage]) + block * QTile::kBlockBytes, maps_.q, full,
+               block * QTile::kBlockColumns, record_->kv_head * Spec::kGroup,
+               record_->item.qo_begin + record_->item.row_begin / Spec::kGroup);
   }
 
   HEDDLE_DEVICE void load_keys(int t) {
@@ -164,11 +177,11 @@ class AppendSm90Loader {
   }
 
   HEDDLE_DEVICE bool in_boxes(int start) const {
-    return kBoxRows > 0 && maps_.usable && record_->some_see.contains_all(start, start + Spec::kTile.kv);
+    return kBoxRows > 0 && maps_.kv_usable && record_->some_see.contains_all(start, start + Spec::kTile.kv);
   }
 
   // A tile through the copy engine. Page ids lie with the lanes that look up the boxes' first rows.
-  HEDDLE_DEVICE void copy_boxes(const KvMaps::Map& map, int row_id, int start) {
+  HEDDLE_DEVICE void copy_boxes(const TensorMaps::Map& map, int row_id, int start) {
     uint64_t* full = &smem_.full[ring_.stage];
     arrive(full, KvTile::kBytes);
     if (thread() < kWarpSize) {
@@ -289,7 +302,7 @@ class AppendSm90Loader {
 
   const AttentionParams& p_;
   const Hooks& hooks_;
-  const KvMaps& maps_;
+  const TensorMaps& maps_;
   Smem& smem_;
   AppendStream* record_ = nullptr;
   RingPlace<Smem::kStages> ring_;

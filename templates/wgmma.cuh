@@ -46,20 +46,20 @@ HEDDLE_DEVICE void barrier_wait(const uint64_t* barrier, uint32_t parity) {
 
 // --- the copy engine: one box of a tensor map into shared memory; `barrier` counts its bytes ------
 
-HEDDLE_DEVICE void copy_box(uint32_t to, const KvMaps::Map& map, const uint64_t* barrier, int column, int head, int row) {
+HEDDLE_DEVICE void copy_box(uint32_t to, const TensorMaps::Map& map, const uint64_t* barrier, int column, int head, int row) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
       ::"r"(to), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(row)
       : "memory");
 }
-HEDDLE_DEVICE void copy_box(uint32_t to, const KvMaps::Map& map, const uint64_t* barrier, int column, int head, int row,
+HEDDLE_DEVICE void copy_box(uint32_t to, const TensorMaps::Map& map, const uint64_t* barrier, int column, int head, int row,
                             int page) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
       ::"r"(to), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(row), "r"(page)
       : "memory");
 }
-HEDDLE_DEVICE void prefetch_map(const KvMaps::Map& map) {
+HEDDLE_DEVICE void prefetch_map(const TensorMaps::Map& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 

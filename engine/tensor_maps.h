@@ -1,4 +1,4 @@
-// K and V as the copy engine of an sm_90a GPU sees them, for the wgmma kernel.
+// q, k and v as the copy engine of an sm_90a GPU sees them, for the wgmma kernel.
 #pragma once
 
 #include "engine/engine.h"
@@ -7,6 +7,6 @@ namespace heddle {
 
 // Boxes of `tile` over checked tensors, whose strides `p` holds. Not usable where the engine cannot take
 // them; the kernel gathers rows then.
-KvMaps kv_maps(const AttentionConfig& config, const TileConfig& tile, const Tensors& tensors, const AttentionParams& p);
+TensorMaps tensor_maps(const AttentionConfig& config, const TileConfig& tile, const Tensors& tensors, const AttentionParams& p);
 
 }  // namespace heddle
