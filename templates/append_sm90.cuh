@@ -1,11 +1,13 @@
 // Append on wgmma (sm_90a): any qo_len; FlashAttention-3's schedule over a work list.
 //
 // A producer warpgroup (append_sm90_load.cuh) feeds a ring of K and V tiles; each consumer
-// warpgroup owns 64 packed (token, head in group) rows. Within a consumer the softmax of tile t runs under the
-// product P V of tile t - 1; between consumers, turns make the softmax of one run under the
+// warpgroup owns 64 packed (token, head in group) rows. Within a consumer the softmax of a tile runs under the
+// product P V of the tile before; between consumers, turns make the softmax of one run under the
 // products of the other.
 //
-//   issue S(t) = Q K(t)^T, O += P(t - 1) V(t - 1) | wait S | softmax -> weights | wait O | rescale O, pack P(t)
+//   issue S(t) = Q K(t)^T | rescale O | issue O += P(t + 1) V(t + 1) | wait S | softmax -> weights | wait O | pack P(t)
+//
+// The last keys come first, so that under a causal mask the boundary is met once, at the start.
 //
 // shared memory:  Q q_buffers x rows x D | ring: stages x kv x D | barriers, records
 #pragma once
@@ -57,18 +59,13 @@ class AppendSm90Consumer {
   }
 
   // The next stage of the ring, filled.
-  HEDDLE_DEVICE uint32_t acquire() {
-    const int stage = uniform(ring_.stage);
+  HEDDLE_DEVICE int acquire() {
+    const int stage = ring_.stage;
     barrier_wait(&smem_.full[stage], ring_.parity);
-    const uint32_t tile = shared_address(smem_.stage[stage]);
     ring_.advance();
-    return tile;
+    return stage;
   }
-  // Stages are given back in the order in which they were acquired.
-  HEDDLE_DEVICE void release() {
-    release(&smem_.empty[released_]);
-    released_ = released_ + 1 == Smem::kStages ? 0 : released_ + 1;
-  }
+  HEDDLE_DEVICE void release(int stage) const { release(&smem_.empty[stage]); }
   static HEDDLE_DEVICE void release(const uint64_t* empty) {
     if (lane_index() == 0) barrier_arrive(empty);
   }
@@ -80,61 +77,92 @@ class AppendSm90Consumer {
     for (int block = 0; block < kOutBlocks; ++block)
       for (int e = 0; e < 4; ++e) o_[block][e] = 0.0f;
     state_[0] = state_[1] = empty_row_state();
-    const int begin = stream_->item.tile_begin, end = stream_->item.tile_end;
-    if (begin < end) {
-      first_tile(begin);
-      for (int t = begin + 1; t < end; ++t) next_tile(t);
+    factor_[0] = factor_[1] = 1.0f;
+    const int begin = stream_->item.tile_begin, last = stream_->item.tile_end - 1;
+    if (begin <= last) {
+      first_tile(last);
+      next_tiles(last - 1, begin);
     }
     release(&smem_.q_empty[q_.stage]);
-    if (begin < end) last_values();
+    if (begin <= last) last_values();
+  }
+
+  // Tiles of one kind in a loop of their own: what all rows see as a whole has no mask code.
+  HEDDLE_DEVICE void next_tiles(int t, int begin) {
+    const int full_begin = max_of(stream_->full_begin, begin), full_end = stream_->full_end;
+    while (t >= begin) {
+      for (; t < full_end && t >= full_begin; --t) next_tile<false>(t);
+      if (t >= begin) next_tile<true>(t--);
+    }
   }
 
   HEDDLE_DEVICE void first_tile(int t) {
-    float s[kBlocks][4], factor[2];
-    const uint32_t k = acquire();
+    float s[kBlocks][4];
+    const int k = acquire();
+    const uint32_t queries = queries_at(q_.stage), keys = keys_at(k);
     begin_turn();
-    score(s, k);
+    score(s, queries, keys);
     end_turn();
     wgmma_wait<0>();
     pin_registers(s);
-    release();
-    weigh(s, t, factor);
+    release(k);
+    if (t >= stream_->full_begin && t < stream_->full_end)
+      apply_hooks<false>(s, t);
+    else
+      apply_hooks<true>(s, t);
+    weigh(s);
     pack(s);
   }
 
+  template <bool kMasked>
   HEDDLE_DEVICE void next_tile(int t) {
-    float s[kBlocks][4], factor[2];
-    const uint32_t k = acquire();
+    float s[kBlocks][4];
+    const int k = acquire(), v = acquire();
+    const uint32_t queries = queries_at(q_.stage), keys = keys_at(k), values = values_at(v);
     begin_turn();
-    score(s, k);
-    accumulate(acquire());
+    score(s, queries, keys);
+    rescale();
+    accumulate(values);
     end_turn();
     wgmma_wait<1>();
     pin_registers(s);
-    release();
-    weigh(s, t, factor);
+    release(k);
+    apply_hooks<kMasked>(s, t);
+    weigh(s);
     // The weights are made before the wait, under the product: without a branch on them the assembler
     // moves the wait in front. (A sum is never below zero.)
     if (Hooks::use_softmax && state_[0].sum + state_[1].sum < 0.0f) asm volatile("trap;");
     wgmma_wait<0>();
     pin_registers(o_);
-    release();
-    rescale(factor);
+    release(v);
     pack(s);
   }
 
   HEDDLE_DEVICE void last_values() {
-    accumulate(acquire());
+    const int v = acquire();
+    rescale();
+    accumulate(values_at(v));
     wgmma_wait<0>();
     pin_registers(o_);
-    release();
+    release(v);
+  }
+
+  // --- products -----------------------------------------------------------------------------------
+
+  // Descriptors, made before a turn begins. They are uniform as far as the assembler can see: others cost
+  // four moves from registers in front of every product.
+  HEDDLE_DEVICE uint32_t queries_at(int buffer) const {
+    return uniform(QTile::by_columns(shared_address(smem_.q[buffer]) + group_ * 64 * QTile::kRowBytes));
+  }
+  HEDDLE_DEVICE uint32_t keys_at(int stage) const {
+    return uniform(KvTile::by_columns(shared_address(smem_.stage[stage])));
+  }
+  HEDDLE_DEVICE uint32_t values_at(int stage) const {
+    return uniform(KvTile::by_rows(shared_address(smem_.stage[stage])));
   }
 
   // S = Q K^T, under way when it returns.
-  HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t k) const {
-    const uint32_t queries =
-        QTile::by_columns(shared_address(smem_.q[uniform(q_.stage)]) + group_ * 64 * QTile::kRowBytes);
-    const uint32_t keys = KvTile::by_columns(k);
+  static HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t queries, uint32_t keys) {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i)
@@ -143,34 +171,35 @@ class AppendSm90Consumer {
   }
 
   // O += P V, under way when it returns.
-  HEDDLE_DEVICE void accumulate(uint32_t v) {
-    const uint32_t values = KvTile::by_rows(v);
+  HEDDLE_DEVICE void accumulate(uint32_t values) {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kKeySteps; ++i) Spec::multiply_values(o_, weights_[i], values + KvTile::row_step(i), 1);
     wgmma_commit();
   }
 
-  // Hooks, masks and softmax of tile t. O is to be multiplied with `factor`.
-  HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4], int t, float (&factor)[2]) {
-    const int start = tile_start<kTileKv>(stream_->item, t);
-    if (!stream_->all_see.contains_all(start, start + kTileKv)) {
+  // --- softmax ------------------------------------------------------------------------------------
+
+  template <bool kMasked>
+  HEDDLE_DEVICE void apply_hooks(float (&s)[kBlocks][4], int t) {
+    if constexpr (kMasked || kChangesEveryLogit<Hooks>) {
       const RowInfo rows[2] = {row_of<Spec>(*stream_, own_row(0)), row_of<Spec>(*stream_, own_row(1))};
-      apply_variant<true>(s, rows, state_, start, p_.sm_scale, hooks_);
-    } else if constexpr (kChangesEveryLogit<Hooks>) {
-      const RowInfo rows[2] = {row_of<Spec>(*stream_, own_row(0)), row_of<Spec>(*stream_, own_row(1))};
-      apply_variant<false>(s, rows, state_, start, p_.sm_scale, hooks_);
+      apply_variant<kMasked>(s, rows, state_, tile_start<kTileKv>(stream_->item, t), p_.sm_scale, hooks_);
     }
-    if constexpr (Hooks::use_softmax) update_softmax(s, state_, factor, logit_to_log2<Hooks>(p_.sm_scale));
   }
 
-  HEDDLE_DEVICE void rescale(const float (&factor)[2]) {
+  HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4]) {
+    if constexpr (Hooks::use_softmax) update_softmax(s, state_, factor_, logit_to_log2<Hooks>(p_.sm_scale));
+  }
+
+  // Brings O to the maxima of the last weights, under the scores of the next ones.
+  HEDDLE_DEVICE void rescale() {
     if constexpr (Hooks::use_softmax) {
       // Once the maxima have settled most tiles change none of them.
-      if (!__any_sync(kFullMask, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+      if (!__any_sync(kFullMask, factor_[0] != 1.0f || factor_[1] != 1.0f)) return;
 #pragma unroll
       for (int block = 0; block < kOutBlocks; ++block)
-        for (int e = 0; e < 4; ++e) o_[block][e] *= factor[e / 2];
+        for (int e = 0; e < 4; ++e) o_[block][e] *= factor_[e / 2];
     }
   }
 
@@ -201,9 +230,9 @@ class AppendSm90Consumer {
   int stream_number_ = 0;
   RingPlace<Smem::kStages> ring_;
   RingPlace<Smem::kQBuffers> q_;
-  int released_ = 0;
   float o_[kOutBlocks][4];
   RowState state_[2];
+  float factor_[2];  // what O is still to be multiplied by
   uint32_t weights_[kKeySteps][4];
 };
 

@@ -1,8 +1,8 @@
 // The producer of append_sm90: one warpgroup that walks the CTA's work ahead of the consumers. For each
 // stream (work item, kv head) it writes a record, copies the query rows, then K and V tiles in
-// the order of their use, each tile into the next stage of one ring:
+// the order of their use, each tile into the next stage of one ring, the last tile of keys first:
 //
-//   K0 | K1 V0 | K2 V1 | ... | V(last)
+//   K(n) | K(n-1) V(n) | K(n-2) V(n-1) | ... | V(0)
 //
 // Queries, and tiles that are seen as a whole where rows are ragged or pages large, come through the copy
 // engine, issued by the lanes of the first warp, a box each. All others are 16-byte gathers by every
@@ -89,24 +89,34 @@ class AppendSm90Loader {
     if (lane_index() > 0) return;
     if (!is_end) {
       s.kv_head = next_head_ == kFirstHead ? s.item.kv_head_begin : next_head_;
-      s.all_see = seen_by_all<Spec::kGroup>(s.mask, s.item);
       s.some_see = seen_by_some<Spec::kGroup>(s.mask, s.item);
+      find_full_tiles(s);
     }
     s.is_end = is_end;
     barrier_arrive(&smem_.q_full[q_.stage]);
   }
 
+  // Sink tiles in front of a gap count as boundaries: there is one, seldom two.
+  static HEDDLE_DEVICE void find_full_tiles(AppendStream& s) {
+    constexpr int kKeys = Spec::kTile.kv;
+    const KeyRange seen = seen_by_all<Spec::kGroup>(s.mask, s.item);
+    const int gap = s.item.gap_tiles, first = gap > 0 ? s.item.gap_begin : 0;
+    s.full_begin = max_of((seen.lo + kKeys - 1) / kKeys - gap, first);
+    s.full_end = seen.hi / kKeys - gap;
+  }
+
+  // Last tile first.
   HEDDLE_DEVICE void load_tiles() {
-    const int begin = record_->item.tile_begin, end = record_->item.tile_end;
-    fetch_row_id(begin);
-    for (int t = begin; t < end; ++t) {
+    const int begin = record_->item.tile_begin, last = record_->item.tile_end - 1;
+    fetch_row_id(last);
+    for (int t = last; t >= begin; --t) {
       value_id_ = key_id_;
       key_id_ = next_id_;
-      fetch_row_id(t + 1);
+      fetch_row_id(t - 1);
       load_keys(t);
-      if (t > begin) load_values(t - 1, value_id_);
+      if (t < last) load_values(t + 1, value_id_);
     }
-    if (begin < end) load_values(end - 1, key_id_);
+    if (begin <= last) load_values(begin, key_id_);
   }
 
   // --- tiles --------------------------------------------------------------------------------
@@ -271,7 +281,7 @@ class AppendSm90Loader {
 
   // Page id of the row that this lane looks up in tile t.
   HEDDLE_DEVICE void fetch_row_id(int t) {
-    if (Spec::kPageSize == 0 || t >= record_->item.tile_end) return;
+    if (Spec::kPageSize == 0 || t < record_->item.tile_begin) return;
     const int kv_pos = tile_start<Spec::kTile.kv>(record_->item, t) + looked_up_row(0);
     next_id_ = Address::row_id(p_, record_->item.kv_offset, kv_pos, record_->some_see.contains(kv_pos));
   }

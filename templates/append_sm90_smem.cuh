@@ -17,7 +17,8 @@ inline constexpr int kTurnBarrier = 3;
 struct AppendStream {
   MaskBounds mask;
   WorkItem item;
-  KeyRange all_see, some_see;
+  KeyRange some_see;
+  int full_begin, full_end;  // visited tiles that every row sees as a whole
   int kv_head;
   bool is_end;  // there is no such stream: the CTA's work is done
 };
