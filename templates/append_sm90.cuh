@@ -7,7 +7,9 @@
 //
 //   issue S(t) = Q K(t)^T | rescale O | issue O += P(t + 1) V(t + 1) | wait S | softmax -> weights | wait O | pack P(t)
 //
-// The last keys come first, so that under a causal mask the boundary is met once, at the start.
+// The last keys come first, so that under a causal mask the boundary is met once, at the start. The same
+// order leads from one stream into the next: its first scores stand beside the last P V of the one
+// in front.
 //
 // shared memory:  Q q_buffers x rows x D | ring: stages x kv x D | barriers, records
 #pragma once
@@ -30,6 +32,7 @@ class AppendSm90Consumer {
   static constexpr int kGroups = Spec::kTile.rows / 64;
   static constexpr int kThreads = kGroups * kWarpgroupSize;
   static constexpr bool kTurns = kGroups > 1;
+  static constexpr bool kOverlapsStreams = Smem::kQBuffers > 1;
 
  public:
   HEDDLE_DEVICE AppendSm90Consumer(const AttentionParams& params, const Hooks& hooks, Smem& smem)
@@ -37,13 +40,20 @@ class AppendSm90Consumer {
 
   HEDDLE_DEVICE void run() {
     if (kTurns && group_ == kGroups - 1) end_turn();  // the first turn is group 0's
-    for (;; ++stream_number_) {
-      barrier_wait(&smem_.q_full[q_.stage], q_.parity);
-      stream_ = &smem_.record(stream_number_);
-      if (stream_->is_end) break;
-      attend();
-      finish();
-      q_.advance();
+    clear_o();
+    const AppendStream* last = nullptr;
+    for (;; ++number_) {
+      if constexpr (!kOverlapsStreams) {
+        if (last != nullptr) finish_alone(*last);
+        last = nullptr;
+      }
+      barrier_wait(&smem_.q_full[q_buffer()], number_ / Smem::kQBuffers % 2);
+      const AppendStream& stream = smem_.record(number_);
+      first_tile(stream, last);
+      if (stream.is_end) break;
+      next_tiles(stream);
+      release(&smem_.q_empty[q_buffer()]);
+      last = &stream;
     }
     if (kTurns && group_ == 0) begin_turn();  // takes the last turn, which nobody wants
   }
@@ -58,6 +68,8 @@ class AppendSm90Consumer {
     if constexpr (kTurns) named_barrier_arrive(kTurnBarrier + (group_ + 1) % kGroups, 2 * kWarpgroupSize);
   }
 
+  HEDDLE_DEVICE int q_buffer() const { return number_ % Smem::kQBuffers; }
+
   // The next stage of the ring, filled.
   HEDDLE_DEVICE int acquire() {
     const int stage = ring_.stage;
@@ -70,55 +82,84 @@ class AppendSm90Consumer {
     if (lane_index() == 0) barrier_arrive(empty);
   }
 
-  // --- one stream -----------------------------------------------------------------------------
+  // --- streams --------------------------------------------------------------------------------
 
-  HEDDLE_DEVICE void attend() {
-#pragma unroll
-    for (int block = 0; block < kOutBlocks; ++block)
-      for (int e = 0; e < 4; ++e) o_[block][e] = 0.0f;
+  // From one stream to the next: the first scores of `stream` stand beside the last product P V of `last`,
+  // and results are stored while other warpgroups are at products. Either may be missing (at the CTA's
+  // begin and end, and where rows see no key): its product is then issued all the same, on whatever
+  // the tiles hold, and nobody looks at it. So there is one such place in the kernel, without a
+  // branch around products.
+  HEDDLE_DEVICE void first_tile(const AppendStream& stream, const AppendStream* last) {
+    float s[kBlocks][4];
+    const bool has_scores = !stream.is_end && has_tiles(stream), has_values = last != nullptr && has_tiles(*last);
+    const int v = kOverlapsStreams && has_values ? acquire() : 0, k = has_scores ? acquire() : 0;
+    const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
+    if constexpr (kOverlapsStreams) rescale();  // here and not under the scores: the assembler would wait for those
+    begin_turn();
+    score(s, queries, keys);
+    if constexpr (kOverlapsStreams) accumulate(values);
+    end_turn();
+    wgmma_wait<kOverlapsStreams ? 1 : 0>();
+    pin_registers(s);
+    if (has_scores) release(k);
+    const RowState state[2] = {state_[0], state_[1]};
     state_[0] = state_[1] = empty_row_state();
-    factor_[0] = factor_[1] = 1.0f;
-    const int begin = stream_->item.tile_begin, last = stream_->item.tile_end - 1;
-    if (begin <= last) {
-      first_tile(last);
-      next_tiles(last - 1, begin);
+    if (has_scores) {
+      const int t = stream.item.tile_end - 1;
+      if (t >= stream.full_begin && t < stream.full_end)
+        apply_hooks<false>(s, stream, t);
+      else
+        apply_hooks<true>(s, stream, t);
+      weigh(s);
     }
-    release(&smem_.q_empty[q_.stage]);
-    if (begin <= last) last_values();
+    if constexpr (kOverlapsStreams) {
+      wgmma_wait<0>();
+      pin_registers(o_);
+      if (has_values) release(v);
+    }
+    pack(s);
+    if (last != nullptr) finish(*last, state, has_values);
+    clear_o();
+    factor_[0] = factor_[1] = 1.0f;
   }
 
   // Tiles of one kind in a loop of their own: what all rows see as a whole has no mask code.
-  HEDDLE_DEVICE void next_tiles(int t, int begin) {
-    const int full_begin = max_of(stream_->full_begin, begin), full_end = stream_->full_end;
+  HEDDLE_DEVICE void next_tiles(const AppendStream& stream) {
+    const int begin = stream.item.tile_begin;
+    const int full_begin = max_of(stream.full_begin, begin), full_end = stream.full_end;
+    int t = stream.item.tile_end - 2;
     while (t >= begin) {
-      for (; t < full_end && t >= full_begin; --t) next_tile<false>(t);
-      if (t >= begin) next_tile<true>(t--);
+      for (; t < full_end && t >= full_begin; --t) next_tile<false>(stream, t);
+      if (t >= begin) next_tile<true>(stream, t--);
     }
   }
 
-  HEDDLE_DEVICE void first_tile(int t) {
-    float s[kBlocks][4];
-    const int k = acquire();
-    const uint32_t queries = queries_at(q_.stage), keys = keys_at(k);
-    begin_turn();
-    score(s, queries, keys);
-    end_turn();
-    wgmma_wait<0>();
-    pin_registers(s);
-    release(k);
-    if (t >= stream_->full_begin && t < stream_->full_end)
-      apply_hooks<false>(s, t);
-    else
-      apply_hooks<true>(s, t);
-    weigh(s);
-    pack(s);
+  // Where one query tile is all that fits, the next one is on its way only when this is done.
+  HEDDLE_DEVICE void finish_alone(const AppendStream& stream) {
+    const bool has_values = has_tiles(stream);
+    if (has_values) {
+      const int v = acquire();
+      const uint32_t values = values_at(v);
+      rescale();
+      accumulate(values);
+      wgmma_wait<0>();
+      pin_registers(o_);
+      release(v);
+    }
+    finish(stream, state_, has_values);
   }
 
+  static HEDDLE_DEVICE bool has_tiles(const AppendStream& stream) {
+    return stream.item.tile_begin < stream.item.tile_end;
+  }
+
+  // --- one tile -------------------------------------------------------------------------------
+
   template <bool kMasked>
-  HEDDLE_DEVICE void next_tile(int t) {
+  HEDDLE_DEVICE void next_tile(const AppendStream& stream, int t) {
     float s[kBlocks][4];
     const int k = acquire(), v = acquire();
-    const uint32_t queries = queries_at(q_.stage), keys = keys_at(k), values = values_at(v);
+    const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
     begin_turn();
     score(s, queries, keys);
     rescale();
@@ -127,7 +168,7 @@ class AppendSm90Consumer {
     wgmma_wait<1>();
     pin_registers(s);
     release(k);
-    apply_hooks<kMasked>(s, t);
+    apply_hooks<kMasked>(s, stream, t);
     weigh(s);
     // The weights are made before the wait, under the product: without a branch on them the assembler
     // moves the wait in front. (A sum is never below zero.)
@@ -136,15 +177,6 @@ class AppendSm90Consumer {
     pin_registers(o_);
     release(v);
     pack(s);
-  }
-
-  HEDDLE_DEVICE void last_values() {
-    const int v = acquire();
-    rescale();
-    accumulate(values_at(v));
-    wgmma_wait<0>();
-    pin_registers(o_);
-    release(v);
   }
 
   // --- products -----------------------------------------------------------------------------------
@@ -181,10 +213,10 @@ class AppendSm90Consumer {
   // --- softmax ------------------------------------------------------------------------------------
 
   template <bool kMasked>
-  HEDDLE_DEVICE void apply_hooks(float (&s)[kBlocks][4], int t) {
+  HEDDLE_DEVICE void apply_hooks(float (&s)[kBlocks][4], const AppendStream& stream, int t) {
     if constexpr (kMasked || kChangesEveryLogit<Hooks>) {
-      const RowInfo rows[2] = {row_of<Spec>(*stream_, own_row(0)), row_of<Spec>(*stream_, own_row(1))};
-      apply_variant<kMasked>(s, rows, state_, tile_start<kTileKv>(stream_->item, t), p_.sm_scale, hooks_);
+      const RowInfo rows[2] = {row_of<Spec>(stream, own_row(0)), row_of<Spec>(stream, own_row(1))};
+      apply_variant<kMasked>(s, rows, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
     }
   }
 
@@ -213,27 +245,33 @@ class AppendSm90Consumer {
 
   // --- results ----------------------------------------------------------------------------------
 
-  HEDDLE_DEVICE void finish() {
-    const AppendOutput<Spec, Hooks> output(p_, hooks_, stream_->mask, stream_->item, stream_->kv_head);
+  HEDDLE_DEVICE void finish(const AppendStream& stream, const RowState (&state)[2], bool has_values) {
+    if (kOverlapsStreams && !has_values) clear_o();
+    const AppendOutput<Spec, Hooks> output(p_, hooks_, stream.mask, stream.item, stream.kv_head);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) output.finish(o_, half, own_row(half), state_[half]);
-    if (stream_->item.join == 0) return;
+    for (int half = 0; half < 2; ++half) output.finish(o_, half, own_row(half), state[half]);
+    if (stream.item.join == 0) return;
     named_barrier_sync(kConsumerBarrier, kThreads);
-    empty_lse<Spec>(p_, stream_->item, kThreads);
+    empty_lse<Spec>(p_, stream.item, kThreads);
+  }
+
+  // In place: a plain assignment in a branch becomes a selection into as many registers again.
+  HEDDLE_DEVICE void clear_o() {
+#pragma unroll
+    for (int block = 0; block < kOutBlocks; ++block)
+      for (int e = 0; e < 4; ++e) asm volatile("mov.b32 %0, 0;" : "=f"(o_[block][e]));
   }
 
   const AttentionParams& p_;
   const Hooks& hooks_;
   Smem& smem_;
   const int group_;
-  const AppendStream* stream_ = nullptr;
-  int stream_number_ = 0;
   RingPlace<Smem::kStages> ring_;
-  RingPlace<Smem::kQBuffers> q_;
+  int number_ = 0;  // of the stream, as the producer counts
   float o_[kOutBlocks][4];
-  RowState state_[2];
-  float factor_[2];  // what O is still to be multiplied by
-  uint32_t weights_[kKeySteps][4];
+  RowState state_[2] = {empty_row_state(), empty_row_state()};
+  float factor_[2] = {1.0f, 1.0f};  // what O is still to be multiplied by
+  uint32_t weights_[kKeySteps][4] = {};
 };
 
 template <class Spec, class Hooks>
