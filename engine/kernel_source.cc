@@ -1,6 +1,7 @@
 #include "engine/kernel_source.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/hook_source.h"
 #include "engine/wgmma_source.h"
@@ -77,17 +78,28 @@ TileConfig append_sm90_tile(int head_dim, int rows, int kv, int q_buffers, const
   return {};
 }
 
-// Accumulators decide: S takes kv / 2 registers a thread, P half of that, O head_dim / 2. Of 232
-// (160 with three consumers) about 40 are needed for the rest.
+// Rows that the four warps of the wgmma kernel's producer copy at once where they gather.
+int copy_step(int head_dim) { return 1024 / block_columns(head_dim); }
+
+// Tiles of the wgmma kernel, in the order in which they are tried. Accumulators decide: S takes kv / 2
+// registers a thread, P half of that, O head_dim / 2. Of 216 (152 with three consumers) about 40 are
+// needed for the rest; 192 x 128 would leave none.
 void add_sm90_tiles(std::vector<TileConfig>& tiles, int head_dim, const DeviceLimits& limits) {
-  if (head_dim <= 64)
-    tiles = {append_sm90_tile(head_dim, 192, 128, 2, limits), append_sm90_tile(head_dim, 128, 128, 2, limits)};
-  else if (head_dim <= 128)
-    tiles = {append_sm90_tile(head_dim, 128, 128, 2, limits), append_sm90_tile(head_dim, 128, 64, 2, limits)};
-  else if (head_dim % 64 == 0)
-    tiles = {append_sm90_tile(head_dim, 128, 80, 1, limits), append_sm90_tile(head_dim, 128, 64, 1, limits)};
-  else
-    tiles = {append_sm90_tile(head_dim, 128, 64, 1, limits)};
+  struct Row {
+    int head_dim, rows, kv, q_buffers;  // serves head dims up to this one
+  };
+  static constexpr Row kTable[] = {
+      {64, 192, 96, 2},  {64, 128, 128, 2},                      //
+      {128, 128, 128, 2}, {128, 128, 64, 2},                     //
+      {256, 128, 80, 1},  {256, 128, 64, 1},
+  };
+  int served = 0;
+  for (const Row& row : kTable) {
+    if (head_dim > row.head_dim || (served != 0 && served != row.head_dim)) continue;
+    served = row.head_dim;
+    if (row.kv % copy_step(head_dim) == 0)
+      tiles.push_back(append_sm90_tile(head_dim, row.rows, row.kv, row.q_buffers, limits));
+  }
 }
 
 std::string describe(const AttentionConfig& config) {
@@ -174,10 +186,9 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int 
 int block_columns(int head_dim) { return head_dim % 64 == 0 ? 64 : head_dim % 32 == 0 ? 32 : 16; }
 
 int box_rows(const AttentionConfig& config, const TileConfig& tile) {
-  const int page = config.page_size, step = 1024 / block_columns(config.head_dim);
   if (tile.q_buffers == 0) return 0;
-  if (page == 0 || page % tile.kv == 0) return tile.kv % step == 0 ? tile.kv : 0;
-  return tile.kv % page == 0 && page % step == 0 ? page : 0;
+  const int rows = std::gcd(tile.kv, config.page_size);  // ragged: the whole tile
+  return rows % copy_step(config.head_dim) == 0 ? rows : 0;
 }
 
 int q_box_tokens(const AttentionConfig& config, const TileConfig& tile) {
