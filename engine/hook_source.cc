@@ -64,6 +64,7 @@ class Renderer {
     line(fmt::format("  static constexpr bool use_softmax = {};", variant_.use_softmax));
     for (Hook hook : kAllHooks)
       line(fmt::format("  static constexpr bool has_{} = {};", name_of(hook), variant_.has(hook)));
+    line(fmt::format("  static constexpr bool logits_are_plain = {};", logits_are_plain()));
     line(fmt::format("  static constexpr int query_pair = {}, key_pair = {}, value_pair = {};",
                      static_cast<int>(variant_.pair(Hook::query_transform)),
                      static_cast<int>(variant_.pair(Hook::key_transform)),
@@ -77,6 +78,20 @@ class Renderer {
   }
 
  private:
+  // Whether the hooks on logits may be called for keys that are not there: they read no tensor, which such a
+  // key would lead astray, and have no loop, which unused memory might keep going.
+  bool logits_are_plain() const {
+    for (const Component& part : variant_.components) {
+      for (const auto& [hook, code] : part.hooks) {
+        if (hook != Hook::logits_transform && hook != Hook::logits_mask) continue;
+        if (!part.tensors.empty()) return false;
+        for (const char* loop : {"for", "while", "goto"})
+          if (code.code.find(loop) != std::string::npos) return false;
+      }
+    }
+    return true;
+  }
+
   void line(const std::string& text) {
     text_ += text + '\n';
     line_ += 1 + static_cast<int>(std::count(text.begin(), text.end(), '\n'));

@@ -21,7 +21,10 @@ namespace {
 //   --no-cache           its own cache would hide ptxas' figures on a hit
 //   --no-source-include  a unit is not a file and has no folder to include from
 //   --modify-stack-limit=false  it would call setrlimit for the whole process
+// Divisions in 2 ulp: one that is rounded right has a slow path with a call, which made a unit with a division
+// a logit the largest and slowest of all.
 constexpr std::array kOptions = {"-std=c++20",
+                                 "--prec-div=false",
                                  "--minimal",
                                  "--no-cache",
                                  "--no-source-include",

@@ -105,11 +105,7 @@ class AppendSm90Consumer {
     const RowState state[2] = {state_[0], state_[1]};
     state_[0] = state_[1] = empty_row_state();
     if (has_scores) {
-      const int t = stream.item.tile_end - 1;
-      if (t >= stream.full_begin && t < stream.full_end)
-        apply_hooks<false>(s, stream, t);
-      else
-        apply_hooks<true>(s, stream, t);
+      apply_hooks<true>(s, stream, stream.item.tile_end - 1);  // once a stream, whether a boundary or not
       weigh(s);
     }
     if constexpr (kOverlapsStreams) {

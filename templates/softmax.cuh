@@ -110,11 +110,12 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
       float logit = kScaleHere ? s[block][e] * sm_scale : s[block][e];
       HookContext context = row.context;
       context.kv_pos = first_column + block * 8 + e % 2;
+      const bool call = keep || Hooks::logits_are_plain;  // cheaper than a branch around it
       if constexpr (Hooks::has_logits_transform) {
-        if (keep) logit = hooks.logits_transform(logit, context);
+        if (call) logit = hooks.logits_transform(logit, context);
       }
       if constexpr (Hooks::has_logits_mask) {
-        if (keep) keep = hooks.logits_mask(logit, context);
+        if (call) keep &= hooks.logits_mask(logit, context);
       }
       if constexpr (kCountsKeys<Hooks>) state[e / 2].sum += keep ? 1.0f : 0.0f;
       s[block][e] = keep ? logit : dropped;
