@@ -53,9 +53,9 @@ bool is_same(const ParamValues& a, const ParamValues& b) {
 SettledParams& settle(const AttentionState& a, const ParamValues& params, SettledParams& settled) {
   if (settled.is_settled && is_same(settled.given, params)) return settled;
   settled.is_settled = false;
-  const std::vector<double> values = values_of(a, params);
-  settled.mask = a.variant.bounds(values);
-  pack_params(a.variant, a.args, values, settled.args);
+  settled.values = values_of(a, params);
+  settled.mask = a.variant.bounds(settled.values);
+  pack_params(a.variant, a.args, settled.values, settled.args);
   settled.given = params;
   settled.is_settled = true;
   return settled;
@@ -85,12 +85,25 @@ void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& 
   p.tile_kv = plan.pipeline[pipeline].tile_kv;
 }
 
+bool reads_word(const Variant& variant, std::string_view word) {
+  for (const TensorParam& tensor : variant.tensors)
+    for (const TensorAxis& axis : tensor.shape)
+      if (axis.param < 0 && axis.word == word) return true;
+  return false;
+}
+
 // What the words in the shapes of the variant's tensors stand for; run() does without where it has none.
 ShapeWords shape_words(const AttentionState& a, const WorkspaceState& ws) {
   if (a.variant.tensors.empty()) return {};
-  return {.num_qo_heads = a.config.num_qo_heads, .num_kv_heads = a.config.num_kv_heads,
-          .head_dim = a.config.head_dim, .num_qo_rows = ws.summary.num_qo_rows, .kv_len = ws.summary.max_kv_len,
-          .num_requests = static_cast<std::int64_t>(PlanView(ws.ring.current()).requests().size())};
+  const std::span<const RequestRecord> requests = PlanView(ws.ring.current()).requests();
+  ShapeWords words{.num_qo_heads = a.config.num_qo_heads, .num_kv_heads = a.config.num_kv_heads,
+                   .head_dim = a.config.head_dim, .num_qo_rows = ws.summary.num_qo_rows,
+                   .num_requests = static_cast<std::int64_t>(requests.size()), .kv_len = ws.summary.max_kv_len};
+  // A look at every request, so only where a shape says the word.
+  if (!reads_word(a.variant, "qo_len")) return words;
+  words.qo_len = 0;
+  for (const RequestRecord& request : requests) words.qo_len = std::max<std::int64_t>(words.qo_len, request.qo_len);
+  return words;
 }
 
 std::string describe(const MaskBounds& m) {
@@ -147,7 +160,7 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
     fail(ErrorKind::invalid_argument, "run() got params for {}, but the plan was made for {}; plan again.",
          describe(settled.mask), describe(ws.mask));
   AttentionParams p = detail::checked_params(a, ws, tensors);
-  pack_tensors(a.variant, a.args, tensors.variant, shape_words(a, ws), settled.args);
+  pack_tensors(a.variant, a.args, tensors.variant, shape_words(a, ws), settled.values, settled.args);
   p.plan = reinterpret_cast<const uint8_t*>(ws.base());
   if (a.engine->options.check_pages) detail::check_page_ids(a, ws, tensors, stream);
   if (a.engine->on_gpu()) {

@@ -21,10 +21,10 @@ HookShape shape_of(Hook hook) {
   switch (hook) {
     case Hook::query_transform:
     case Hook::key_transform:
-    case Hook::value_transform: return {"Real", "Real x, Real pair, int dim", "x, pair, dim", "x"};
+    case Hook::value_transform: return {"Real", "Real x, [[maybe_unused]] Real pair, [[maybe_unused]] int dim", "x, pair, dim", "x"};
     case Hook::logits_transform: return {"Real", "Real logit", "logit", "logit"};
-    case Hook::logits_mask: return {"bool", "Real logit", "logit", "true"};
-    case Hook::output_transform: return {"Real", "Real x, int dim", "x, dim", "x"};
+    case Hook::logits_mask: return {"bool", "[[maybe_unused]] Real logit", "logit", "true"};
+    case Hook::output_transform: return {"Real", "Real x, [[maybe_unused]] int dim", "x, dim", "x"};
     case Hook::initial_state: return {"Real", "", "", ""};
   }
   return {};
@@ -46,6 +46,7 @@ std::string element_type(DType dtype) {
     case DType::f32: return "float";
     case DType::i32: return "heddle::int32_t";
     case DType::u8: return "heddle::uint8_t";
+    case DType::u32: return "heddle::uint32_t";
     case DType::bf16: return "heddle::Bf16Bits";
     case DType::f16: return "heddle::F16Bits";
   }
@@ -108,6 +109,7 @@ class Renderer {
     for (const auto& [local, tensor] : part.tensors)
       line(fmt::format("    heddle::TensorView<{}> {};", element_type(variant_.tensors[tensor].dtype), local));
     line("  } tensors;");
+    line("  heddle::HeadShape shape;");
     for (const auto& [hook, code] : part.hooks) snippet(part, hook, code);
     line("};");
   }
@@ -127,7 +129,7 @@ class Renderer {
     const HookShape shape = shape_of(hook);
     line(fmt::format("  HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{", shape.result,
                      name_of(hook), shape.arguments, *shape.arguments ? ", " : ""));
-    line("    HEDDLE_HOOK_WORDS(context);");
+    line("    HEDDLE_HOOK_WORDS(context, shape);");
     text_ += fmt::format("#line {} \"{}:/hooks/{}\"\n", code.line, part.file, name_of(hook));
     text_ += code.code + '\n';
     line_ += 2 + count_lines(code.code);
@@ -138,10 +140,11 @@ class Renderer {
 
   void constructor() {
     line("  template <int kBytes>");
-    line("  HEDDLE_HOOK explicit Hooks(const heddle::ArgBytes<kBytes>& args) {");
+    line("  HEDDLE_HOOK Hooks(const heddle::ArgBytes<kBytes>& args, const heddle::HeadShape& shape) {");
     line("    (void)args;");
     for (std::size_t i = 0; i < variant_.components.size(); ++i) {
       const Component& part = variant_.components[i];
+      line(fmt::format("    part{}.shape = shape;", i));
       for (const auto& [local, index] : part.params)
         if (!variant_.params[index].constant)
           line(fmt::format("    part{}.params.{} = heddle::read_arg<{}>(args, {});", i, local,

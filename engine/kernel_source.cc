@@ -219,7 +219,8 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
       "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(\n"
       "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::ArgBytes<{}> args{}) {{\n"
       "  extern __shared__ __align__(1024) unsigned char smem[];\n"
-      "  const heddle::unit::Hooks hooks(args);\n"
+      "  const heddle::unit::Hooks hooks(args, {{params.num_kv_heads * heddle::unit::Spec::kGroup, params.num_kv_heads, "
+      "heddle::unit::Spec::kGroup, heddle::unit::Spec::kHeadDim}});\n"
       "  heddle::{}<heddle::unit::Spec, heddle::unit::Hooks> kernel(\n"
       "      params, hooks, {}*reinterpret_cast<heddle::{}Smem<heddle::unit::Spec>*>(smem));\n"
       "  kernel.run();\n"
@@ -249,12 +250,14 @@ Unit render_host_unit(const Variant& variant, const std::vector<double>& values,
   unit.text += fmt::format(
       "extern \"C\" __attribute__((visibility(\"default\"))) void {0}_run(const heddle::AttentionParams* params, const "
       "heddle::VariantArgs* args, int pipeline) {{\n"
-      "  const heddle::{0}_float::Hooks hooks(*args);\n"
+      "  const heddle::{0}_float::Hooks hooks(*args, {{params->num_kv_heads * params->group, params->num_kv_heads, "
+      "params->group, params->head_dim}});\n"
       "  heddle::HostAttention<heddle::{0}_float::Hooks>(*params, hooks, static_cast<heddle::Pipeline>(pipeline)).run();\n"
       "}}\n"
       "extern \"C\" __attribute__((visibility(\"default\"))) void {0}_reference(const heddle::ReferenceProblem* problem, "
       "const heddle::VariantArgs* args) {{\n"
-      "  const heddle::{0}_double::Hooks hooks(*args);\n"
+      "  const heddle::{0}_double::Hooks hooks(*args, {{problem->num_qo_heads, problem->num_kv_heads, "
+      "problem->num_kv_heads > 0 ? problem->num_qo_heads / problem->num_kv_heads : 0, problem->head_dim}});\n"
       "  heddle::reference_attention(hooks, *problem);\n"
       "}}\n",
       entry);

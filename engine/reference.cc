@@ -38,7 +38,7 @@ ReferenceResult reference(const Engine&, const Variant& variant, const ParamValu
   const ArgLayout layout = arg_layout(variant);
   VariantArgs args{};
   pack_params(variant, layout, values, args);
-  pack_tensors(variant, layout, in.tensors, {}, args);
+  pack_tensors(variant, layout, in.tensors, {}, values, args);
   ReferenceResult result;
   result.o.resize(in.q.size());
   result.lse.resize(static_cast<std::size_t>(in.qo_len) * in.num_qo_heads);

@@ -89,6 +89,7 @@ class PlanRing {
 struct SettledParams {
   ParamValues given;
   bool is_settled = false;
+  std::vector<double> values;  // of every param
   MaskBounds mask;
   VariantArgs args{};  // tensors are put in by every run()
 };

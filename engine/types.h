@@ -18,7 +18,8 @@ constexpr int bytes_of(DType dtype) {
     case DType::f16:
     case DType::bf16: return 2;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+    case DType::u32: return 4;
     case DType::u8: return 1;
   }
   return 0;
@@ -31,6 +32,7 @@ constexpr std::string_view name_of(DType dtype) {
     case DType::f32: return "f32";
     case DType::i32: return "i32";
     case DType::u8: return "u8";
+    case DType::u32: return "u32";
   }
   return "?";
 }

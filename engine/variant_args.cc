@@ -14,17 +14,14 @@ void put(VariantArgs& args, int offset, T value) {
 }
 
 void check_axis(const Variant& variant, const TensorParam& param, const Tensor& tensor, int axis,
-                const ShapeWords& words) {
-  const std::string& word = param.shape[axis];
-  std::int64_t wanted = words.find(word);
-  if (word.find_first_not_of("0123456789") == std::string::npos) wanted = std::stoll(word);
-  if (wanted >= 0 && tensor.shape[axis] < wanted)
+                std::int64_t wanted) {
+  if (tensor.shape[axis] < wanted)
     fail(ErrorKind::invalid_argument, "Tensor \"{}\" of variant {} has {} elements on axis {}; {} asks for at least {}.",
-         param.name, variant.name, tensor.shape[axis], axis, word, wanted);
+         param.name, variant.name, tensor.shape[axis], axis, param.shape[axis].text, wanted);
 }
 
 void put_tensor(const Variant& variant, const TensorParam& param, const std::map<std::string, Tensor>& tensors,
-                const ShapeWords& words, VariantArgs& args, int offset) {
+                const ShapeWords& words, const std::vector<double>& values, VariantArgs& args, int offset) {
   const auto found = tensors.find(param.name);
   if (found == tensors.end() || !found->second.data)
     fail(ErrorKind::invalid_argument, "Variant {} reads a tensor \"{}\" ({}), which was not given.", variant.name,
@@ -39,23 +36,14 @@ void put_tensor(const Variant& variant, const TensorParam& param, const std::map
   if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<unsigned>(bytes_of(param.dtype)) != 0)
     fail(ErrorKind::invalid_argument, "Tensor \"{}\" of variant {} starts at {}, which is not a multiple of {} bytes.",
          param.name, variant.name, tensor.data, bytes_of(param.dtype));
-  for (int axis = 0; axis < tensor.rank; ++axis) check_axis(variant, param, tensor, axis, words);
+  for (int axis = 0; axis < tensor.rank; ++axis)
+    check_axis(variant, param, tensor, axis, axis_size(param.shape[axis], words, values));
   put(args, offset, tensor.data);
   for (int axis = 0; axis < kMaxTensorRank; ++axis)
     put(args, offset + 8 + 8 * axis, axis < tensor.rank ? tensor.strides[axis] : std::int64_t{0});
 }
 
 }  // namespace
-
-std::int64_t ShapeWords::find(std::string_view word) const {
-  if (word == "num_qo_heads") return num_qo_heads;
-  if (word == "num_kv_heads") return num_kv_heads;
-  if (word == "head_dim") return head_dim;
-  if (word == "num_qo_rows") return num_qo_rows;
-  if (word == "kv_len") return kv_len;
-  if (word == "num_requests") return num_requests;
-  return -1;
-}
 
 void pack_params(const Variant& variant, const ArgLayout& layout, const std::vector<double>& values, VariantArgs& args) {
   for (std::size_t i = 0; i < variant.params.size(); ++i) {
@@ -68,14 +56,14 @@ void pack_params(const Variant& variant, const ArgLayout& layout, const std::vec
 }
 
 void pack_tensors(const Variant& variant, const ArgLayout& layout, const std::map<std::string, Tensor>& tensors,
-                  const ShapeWords& words, VariantArgs& args) {
+                  const ShapeWords& words, const std::vector<double>& values, VariantArgs& args) {
   for (const auto& [name, tensor] : tensors) {
     bool known = false;
     for (const TensorParam& param : variant.tensors) known = known || param.name == name;
     if (!known) fail(ErrorKind::invalid_argument, "Variant {} reads no tensor named \"{}\".", variant.name, name);
   }
   for (std::size_t i = 0; i < variant.tensors.size(); ++i)
-    put_tensor(variant, variant.tensors[i], tensors, words, args, layout.tensor_offsets[i]);
+    put_tensor(variant, variant.tensors[i], tensors, words, values, args, layout.tensor_offsets[i]);
 }
 
 }  // namespace heddle

@@ -45,7 +45,7 @@ using std::uint64_t;
 using std::uint8_t;
 #endif
 
-enum class DType : int32_t { f16, bf16, f32, i32, u8 };
+enum class DType : int32_t { f16, bf16, f32, i32, u8, u32 };
 
 // The kernel families that read a work list.
 enum class Pipeline : int32_t { decode, append };

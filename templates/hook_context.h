@@ -14,11 +14,22 @@ struct HookContext {
   int kv_len;
 };
 
+// What holds for every row of an Attention.
+struct HeadShape {
+  int num_qo_heads;
+  int num_kv_heads;
+  int group;  // num_qo_heads / num_kv_heads
+  int head_dim;
+};
+
 }  // namespace heddle
 
-// The words that a hook's body may use for its place.
-#define HEDDLE_HOOK_WORDS(context)                                                              \
+// The words that a hook's body may use for its place and for the heads.
+#define HEDDLE_HOOK_WORDS(context, shape)                                                       \
   [[maybe_unused]] const int request = (context).request, qo_head = (context).qo_head,          \
                              kv_head = (context).kv_head, q_pos = (context).q_pos,              \
                              kv_pos = (context).kv_pos, q_row = (context).q_row,                \
-                             qo_len = (context).qo_len, kv_len = (context).kv_len
+                             qo_len = (context).qo_len, kv_len = (context).kv_len,              \
+                             num_qo_heads = (shape).num_qo_heads,                               \
+                             num_kv_heads = (shape).num_kv_heads, group = (shape).group,        \
+                             head_dim = (shape).head_dim

@@ -31,6 +31,7 @@ HEDDLE_HOOK float float_of_bits(uint32_t bits) {
 HEDDLE_HOOK float read_element(const float& x) { return x; }
 HEDDLE_HOOK int read_element(const int32_t& x) { return x; }
 HEDDLE_HOOK int read_element(const uint8_t& x) { return x; }
+HEDDLE_HOOK uint32_t read_element(const uint32_t& x) { return x; }
 HEDDLE_HOOK float read_element(const Bf16Bits& x) { return float_of_bits(uint32_t(x.bits) << 16); }
 // Exact for every f16, subnormals, infinities and NaN included.
 HEDDLE_HOOK float read_element(const F16Bits& x) {

@@ -198,9 +198,7 @@ struct TunedBench {
         engine, ProblemShape{.config = config, .qo_lens = {1, 2}, .kv_lens = {10, 20}}, 3);
     own = std::make_unique<tools::VariantTensors>(
         engine, attention.variant(),
-        std::map<std::string, std::int64_t>{
-            {"num_qo_heads", 4}, {"num_requests", 2}, {"kv_len", 20}},
-        4);
+        ShapeWords{.num_qo_heads = 4, .num_requests = 2, .kv_len = 20}, params, 4);
     workspace = attention.workspace(problem->maxima());
     attention.plan(problem->batch(), workspace, nullptr, params);
   }

@@ -119,7 +119,7 @@ TEST_CASE("compile sweep: the built-in variants for every architecture, without 
   std::vector<AttentionConfig> configs;
   for (const std::string& name : VariantRegistry().names())
     configs.push_back({.variant = name, .num_qo_heads = 32, .num_kv_heads = 8, .head_dim = 128});
-  REQUIRE(configs.size() == 6);
+  REQUIRE(configs.size() >= 6);
   check_all(jobs_of(configs, {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"}));
 }
 

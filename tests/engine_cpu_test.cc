@@ -31,10 +31,10 @@ struct Tally {
 
 void try_config(Engine& engine, int index, Tally& tally) {
   tools::Random random(7000003 + std::uint64_t(index));
-  const AttentionConfig config = random_config(random);
+  const AttentionConfig config = random_config(random, engine);
   Attention attention = engine.attention(config);
   for (int i = 0; i < kBatchesPerConfig; ++i) {
-    Problem problem(engine, random_shape(random, config), random.bits());
+    Problem problem(engine, random_shape(random, config, attention.variant()), random.bits());
     Workspace workspace = attention.workspace(problem.maxima());
     plan_and_run(attention, workspace, problem);
     tally.add(problem.judge(), workspace.summary());

@@ -46,7 +46,8 @@ struct StepLengths {
 class VariantStep {
  public:
   VariantStep(const heddle::Engine& engine, const heddle::Attention& attention,
-              const StepLengths& lengths, heddle::KvLayout layout = heddle::KvLayout::NHD)
+              const StepLengths& lengths, heddle::KvLayout layout = heddle::KvLayout::NHD,
+              const heddle::ParamValues& params = {})
       : engine_(engine),
         config_(attention.config()),
         lengths_(lengths),
@@ -58,7 +59,8 @@ class VariantStep {
                 .layout = layout},
                1, num_pages(), 1),
         query_(engine, rows() + 2, config_.num_qo_heads, config_.head_dim, config_.q_dtype, 2),
-        own_(engine, attention.variant(), words(), 3) {}
+        own_(engine, attention.variant(),
+             heddle::tools::shape_words(config_, lengths.qo, lengths.kv), params, 3) {}
 
   heddle::tools::StepCheck run(heddle::Attention& attention,
                                const heddle::ParamValues& params = {}) {
@@ -93,15 +95,6 @@ class VariantStep {
     int pages = 3;
     for (const int kv : lengths_.kv) pages += (kv + keys - 1) / keys;
     return pages;
-  }
-
-  std::map<std::string, std::int64_t> words() const {
-    return {{"num_qo_heads", config_.num_qo_heads},
-            {"num_kv_heads", config_.num_kv_heads},
-            {"head_dim", config_.head_dim},
-            {"num_qo_rows", rows()},
-            {"num_requests", std::int64_t(lengths_.kv.size())},
-            {"kv_len", *std::max_element(lengths_.kv.begin(), lengths_.kv.end())}};
   }
 
   heddle::tools::StepBatch fill() {

@@ -40,12 +40,12 @@ constexpr int kBatchesPerConfig = 10;
 
 void try_config(Engine& engine, int index, int seed, Tally& tally) {
   tools::Random random(std::uint64_t(seed) * 1000003 + index);
-  const AttentionConfig config = random_config(random);
+  const AttentionConfig config = random_config(random, engine);
   Attention attention = engine.attention(config);
   for (int i = 0; i < kBatchesPerConfig; ++i) {
     // Drawn one after the other: compilers order a call's arguments as they like.
     const std::uint64_t data_seed = random.bits();
-    Problem problem(engine, random_shape(random, config), data_seed);
+    Problem problem(engine, random_shape(random, config, attention.variant()), data_seed);
     Workspace workspace = attention.workspace(problem.maxima());
     plan_and_run(attention, workspace, problem);
     tally.add(problem.judge());

@@ -39,14 +39,23 @@ DeviceMemory upload(const Engine& engine, const std::vector<T>& host) {
 
 std::string ProblemShape::describe() const {
   std::string params_text;
-  for (const auto& [name, value] : params) params_text += fmt::format(" {}={}", name, value);
+  for (const auto& [name, value] : all_params()) params_text += fmt::format(" {}={}", name, value);
   return fmt::format("{}{} {} heads {},{},{} page {} {} max_qo_len {} qo [{}] kv [{}]", config.variant, params_text,
                      name_of(config.q_dtype), config.num_qo_heads, config.num_kv_heads, config.head_dim,
                      config.page_size, layout == KvLayout::NHD ? "NHD" : "HND", config.max_qo_len,
                      fmt::join(qo_lens, ","), fmt::join(kv_lens, ","));
 }
 
-Problem::Problem(const Engine& engine, const ProblemShape& shape, std::uint64_t seed) : engine_(engine), shape_(shape) {
+ParamValues ProblemShape::all_params() const {
+  ParamValues all = params;
+  all.insert(config.constants.begin(), config.constants.end());
+  return all;
+}
+
+Problem::Problem(const Engine& engine, const ProblemShape& shape, std::uint64_t seed)
+    : engine_(engine), shape_(shape),
+      own_(engine, engine.variants().at(shape.config.variant),
+           tools::shape_words(shape.config, shape.qo_lens, shape.kv_lens), shape.all_params(), seed + 1) {
   Random random(seed);
   lay_out(random);
   fill(random, seed);
@@ -134,6 +143,7 @@ Tensors Problem::tensors() const {
   t.k = kv(k_device_, k_), t.v = kv(v_device_, v_);
   if (shape_.want_lse) t.lse = tools::tensor_of(lse_device_.data(), DType::f32, {rows, c.num_qo_heads});
   t.layout = shape_.layout;
+  t.variant = own_.on_device();
   if (c.page_size) t.kv_indices = static_cast<const std::int32_t*>(indices_device_.data());
   return t;
 }
@@ -186,9 +196,8 @@ Verdict Problem::judge_request(int request, const std::vector<std::uint16_t>& o,
   const std::vector<double> k = gather_kv(request, true), v = gather_kv(request, false);
   ReferenceInput input{.num_qo_heads = c.num_qo_heads, .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim,
                        .request = request, .qo_begin = begin, .qo_len = qo_len, .kv_len = shape_.kv_lens[request],
-                       .sm_scale = c.sm_scale, .q = q, .k = k, .v = v};
-  ParamValues params = shape_.params;
-  params.insert(c.constants.begin(), c.constants.end());
+                       .sm_scale = c.sm_scale, .q = q, .k = k, .v = v, .tensors = own_.on_host()};
+  const ParamValues params = shape_.all_params();
   const Variant& variant = engine_.variants().at(c.variant);
   const ReferenceResult exact = reference(engine_, variant, params, input);
   input.rounding = c.q_dtype;
@@ -250,17 +259,19 @@ void plan_and_run(Attention& attention, Workspace& workspace, Problem& problem) 
   if (!attention.kernels().empty() && attention.kernels()[0].arch != "cpu") synchronize(nullptr);
 }
 
-AttentionConfig random_config(Random& random) {
-  static const char* const variants[] = {"softmax", "causal", "soft_cap", "sliding_window", "sigmoid", "gemma2"};
+AttentionConfig random_config(Random& random, const Engine& engine) {
+  const std::vector<std::string> names = engine.variants().names();
+  const std::string& name = names[static_cast<std::size_t>(random.below(static_cast<int>(names.size())))];
   const int group = pick(random, {1, 2, 3, 4, 5, 7, 8, 12, 16, 20});
   const int kv_heads = pick(random, {1, 2, 3});
   const DType dtype = random.below(2) ? DType::bf16 : DType::f16;
-  return {.variant = variants[random.below(6)], .num_qo_heads = group * kv_heads, .num_kv_heads = kv_heads,
+  return {.variant = name, .num_qo_heads = group * kv_heads, .num_kv_heads = kv_heads,
           .head_dim = pick(random, {64, 64, 96, 128, 128, 192, 256}), .q_dtype = dtype, .kv_dtype = dtype,
-          .page_size = pick(random, {0, 1, 5, 16, 64}), .max_qo_len = random.below(4) ? 0 : 1};
+          .page_size = pick(random, {0, 1, 5, 16, 64}), .max_qo_len = random.below(4) ? 0 : 1,
+          .constants = random_params(random, engine.variants().at(name), true)};
 }
 
-ProblemShape random_shape(Random& random, const AttentionConfig& config) {
+ProblemShape random_shape(Random& random, const AttentionConfig& config, const Variant& variant) {
   ProblemShape shape{.config = config, .layout = random.below(2) ? KvLayout::HND : KvLayout::NHD};
   const int requests = 1 + random.below(5);
   for (int r = 0; r < requests; ++r) {
@@ -272,14 +283,28 @@ ProblemShape random_shape(Random& random, const AttentionConfig& config) {
   // Double-precision work grows with rows x heads: keep the tallest ones for few heads.
   if (config.num_qo_heads * config.head_dim > 2048)
     for (int& qo : shape.qo_lens) qo = std::min(qo, 20);
-  if (config.variant == "sliding_window" || config.variant == "gemma2")
-    shape.params["window"] = pick(random, {1, 16, 63, 64, 100, 1000});
-  if (config.variant == "soft_cap" || config.variant == "gemma2") shape.params["cap"] = pick(random, {2, 30, 50});
-  if (config.variant == "sigmoid") {
-    shape.params["bias"] = -pick(random, {0, 1, 4});
-    shape.want_lse = false;
-  }
+  shape.params = random_params(random, variant, false);
+  shape.want_lse = variant.use_softmax;
   return shape;
+}
+
+ParamValues random_params(Random& random, const Variant& variant, bool constant) {
+  static const std::map<std::string, std::vector<double>> pools = {
+      {"window", {1, 16, 63, 64, 100, 1000}},  // bounds that fall inside, on and beside tiles
+      {"chunk", {1, 16, 63, 64, 100, 1000}},
+      {"sinks", {0, 1, 4, 70}},
+      {"cap", {2, 30, 50}},
+      {"bias", {0, -1, -4}},
+      {"max_distance", {1, 16, 128}},
+      {"floor_scale", {1, 16, 100, 8192}},
+  };
+  ParamValues params;
+  for (const Param& param : variant.params) {
+    const auto pool = pools.find(param.name.substr(param.name.find('.') + 1));
+    if (param.constant != constant || pool == pools.end()) continue;
+    params[param.name] = pool->second[static_cast<std::size_t>(random.below(static_cast<int>(pool->second.size())))];
+  }
+  return params;
 }
 
 }  // namespace heddle_tests

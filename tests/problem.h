@@ -1,6 +1,6 @@
 // A seeded attention problem with everything that can vary: lengths, pages in shuffled order, padded and
-// different strides of q, k, v and o, NaN in every byte that must not matter. Runs on any engine
-// and is judged against the double-precision reference.
+// different strides of q, k, v and o, values of the variant's own tensors, NaN in every byte that must
+// not matter. Runs on any engine and is judged against the double-precision reference.
 #pragma once
 
 #include <string>
@@ -9,6 +9,7 @@
 #include "engine/reference.h"
 #include "tools/device_memory.h"
 #include "tools/random.h"
+#include "tools/variant_tensors.h"
 
 namespace heddle_tests {
 
@@ -19,6 +20,7 @@ struct ProblemShape {
   std::vector<int> qo_lens, kv_lens;
   bool want_lse = true;
   std::string describe() const;
+  heddle::ParamValues all_params() const;  // with the config's constants
 };
 
 struct Verdict {
@@ -63,13 +65,18 @@ class Problem {
   std::int64_t num_pages_ = 0;
   std::vector<std::uint16_t> q_host_, k_host_, v_host_, o_poison_;
   heddle::tools::DeviceMemory q_device_, k_device_, v_device_, o_device_, lse_device_, indices_device_;
+  heddle::tools::VariantTensors own_;
 };
 
 // plan + run on the legacy stream, and wait.
 void plan_and_run(heddle::Attention& attention, heddle::Workspace& workspace, Problem& problem);
 
-// What random shapes are drawn from.
-ProblemShape random_shape(heddle::tools::Random& random, const heddle::AttentionConfig& config);
-heddle::AttentionConfig random_config(heddle::tools::Random& random);
+// What random problems are drawn from: any of the engine's variants, constants settled, and lengths with
+// run-time params that make a difference there.
+heddle::AttentionConfig random_config(heddle::tools::Random& random, const heddle::Engine& engine);
+ProblemShape random_shape(heddle::tools::Random& random, const heddle::AttentionConfig& config,
+                          const heddle::Variant& variant);
+// Of the params that a run gives (or, `constant`, that are fixed with the Attention).
+heddle::ParamValues random_params(heddle::tools::Random& random, const heddle::Variant& variant, bool constant);
 
 }  // namespace heddle_tests

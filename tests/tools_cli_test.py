@@ -88,12 +88,29 @@ class Usage(Command):
 class Variants(Command):
     def test_list_has_the_built_in_ones(self):
         text = self.done("variants", "list")
-        for name in ["softmax", "causal", "soft_cap", "sliding_window", "sigmoid", "gemma2"]:
+        for name in ["softmax", "causal", "soft_cap", "sliding_window", "sigmoid", "gemma2", "alibi", "rope", "tree_mask"]:
             self.assertRegex(text, rf"(?m)^{name}\b")
 
     def test_show_prints_the_spec(self):
-        self.assertEqual(json.loads(self.done("variants", "show", "gemma2"))["name"], "gemma2")
+        spec, end = json.JSONDecoder().raw_decode(self.done("variants", "show", "gemma2"))
+        self.assertEqual(spec["name"], "gemma2")
+        self.assertEqual(self.figures("variants", "show", "gemma2")["spec"], spec)
         self.refused("variants", "show", "gema2", says="gemma2")
+
+    def test_show_says_which_tiles_run_mask_code(self):
+        for name, words in [("soft_cap", "none, but"), ("causal", r"boundary tiles of the declared mask \(causal\)"),
+                            ("gemma2", r"boundary tiles .*\(causal, window_left = window\)"),
+                            ("streaming_llm", r"boundary tiles .*sink = sinks\)"),
+                            ("custom_mask", "every tile that the free mask can touch: all"),
+                            ("multi_item", r"every tile .*those that the declared mask \(causal\) leaves")]:
+            self.assertRegex(self.done("variants", "show", name), rf"(?m)^mask code runs in: {words}")
+            self.assertRegex(self.figures("variants", "show", name)["mask_code"], f"^{words}")
+
+    def test_verify_runs_every_built_in_variant_on_the_cpu(self):
+        for variant in self.figures("variants", "list"):
+            figures = self.figures("verify", "--device", "cpu", "--variant", variant["name"], "--heads", "4,2,64",
+                                   "--qo", "[1,5,40]", "--kv", "[700,33,65]")
+            self.assertTrue(figures["ok"], f"{variant['name']}: {figures}")
 
     def test_check_accepts_a_good_file_and_points_into_a_bad_one(self):
         self.assertIn("steep", self.done("variants", "check", self.write("good.json", SPEC)))

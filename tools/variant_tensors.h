@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,15 @@
 
 namespace heddle::tools {
 
+// What the words of a shape stand for in a batch of requests with these lengths.
+ShapeWords shape_words(const AttentionConfig& config, std::span<const std::int32_t> qo_lens,
+                       std::span<const std::int32_t> kv_lens);
+
 class VariantTensors {
  public:
-  // `words` gives each word of a shape its size: num_qo_heads, kv_len, ...
-  VariantTensors(const Engine& engine, const Variant& variant,
-                 const std::map<std::string, std::int64_t>& words, std::uint64_t seed);
+  // `words` gives each word of a shape its size, `params` each param that is not at its default.
+  VariantTensors(const Engine& engine, const Variant& variant, const ShapeWords& words,
+                 const ParamValues& params, std::uint64_t seed);
 
   const std::map<std::string, Tensor>& on_device() const { return on_device_; }
   const std::map<std::string, Tensor>& on_host() const { return on_host_; }

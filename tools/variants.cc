@@ -1,4 +1,4 @@
-// heddle variants: list them, print one's spec, check a file as registering and using it would.
+// heddle variants: list them, print one's spec and which tiles pay for its mask, check a file as registering and using it would.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -35,10 +35,40 @@ int list(const std::string& json) {
   return 0;
 }
 
-int show(const std::string& name) {
+// "causal, window_left = window", or nothing.
+std::string declared_mask_of(const Variant& variant) {
+  std::vector<std::string> parts;
+  if (variant.mask.causal) parts.push_back("causal");
+  const auto add = [&](std::string_view key, const std::vector<Bound>& bounds) {
+    for (const Bound& bound : bounds)
+      parts.push_back(fmt::format("{} = {}", key,
+                                  bound.param < 0 ? std::to_string(bound.literal)
+                                                  : variant.params[std::size_t(bound.param)].name));
+  };
+  add("window_left", variant.mask.window_left);
+  add("window_right", variant.mask.window_right);
+  add("sink", variant.mask.sink);
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// Which KV tiles pay for masking: what the skeletons do (templates/softmax.cuh) in a user's words.
+std::string mask_code_of(const Variant& variant) {
+  const std::string declared = declared_mask_of(variant);
+  if (variant.has(Hook::logits_mask))
+    return fmt::format("every tile that the free mask can touch: {}; it runs for each logit",
+                       declared.empty() ? "all of a request's"
+                                        : fmt::format("those that the declared mask ({}) leaves", declared));
+  if (declared.empty()) return "none, but for a last tile that the keys do not fill";
+  return fmt::format("boundary tiles of the declared mask ({}), and a last tile that the keys do not fill; tiles that "
+                     "it hides are skipped", declared);
+}
+
+int show(const std::string& name, const std::string& json) {
   const VariantRegistry registry;
-  const std::string& text = registry.at(name).json;
-  fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n");
+  const Variant& variant = registry.at(name);
+  const std::string mask_code = mask_code_of(variant);
+  fmt::print("{}{}\nmask code runs in: {}\n", variant.json, variant.json.ends_with('\n') ? "" : "\n", mask_code);
+  write_json(json, {{"spec", nlohmann::ordered_json::parse(variant.json)}, {"mask_code", mask_code}});
   return 0;
 }
 
@@ -66,10 +96,10 @@ int check(const std::string& file) {
 int variants(const Arguments& arguments) {
   std::string action, subject, json;
   Options options("variants",
-                  "Lists the built-in variants, shows the JSON of one, or checks a spec file.");
+                  "Lists the built-in variants, shows the JSON of one and where its mask costs, or checks a spec file.");
   options.text(action, "action", "list, show NAME or check FILE");
   options.text(subject, "subject", "NAME or FILE");
-  options.text(json, "--json", "list: write the names to this file");
+  options.text(json, "--json", "list: write the names to this file; show: the spec and what is said of it");
   if (!options.parse(arguments)) return 0;
   if (action == "list" || action.empty()) return list(json);
   if (action != "show" && action != "check") {
@@ -80,7 +110,7 @@ int variants(const Arguments& arguments) {
     fail(ErrorKind::invalid_argument, "heddle variants {} needs a {}.", action,
          action == "show" ? "name" : "file");
   }
-  return action == "show" ? show(subject) : check(subject);
+  return action == "show" ? show(subject, json) : check(subject);
 }
 
 }  // namespace heddle::tools

@@ -108,16 +108,6 @@ struct Case {
     indices.write(0, std::as_bytes(std::span(batch.kv_indices)));
     return batch;
   }
-
-  std::map<std::string, std::int64_t> words(const AttentionConfig& config) const {
-    const auto longest = std::max_element(kv_lens.begin(), kv_lens.end());
-    return {{"num_qo_heads", config.num_qo_heads},
-            {"num_kv_heads", config.num_kv_heads},
-            {"head_dim", config.head_dim},
-            {"num_qo_rows", sizes.rows},
-            {"num_requests", std::int64_t(kv_lens.size())},
-            {"kv_len", longest == kv_lens.end() ? 0 : *longest}};
-  }
 };
 
 Attention make_attention(Engine& engine, const AttentionConfig& config) {
@@ -131,7 +121,9 @@ StepCheck run(Engine& engine, const AttentionConfig& config, const Setting& sett
   const StepBatch batch = data.fill(engine);
   Attention attention = make_attention(engine, config);
   const ParamValues params = run_time_params(config, setting);
-  const VariantTensors own(engine, attention.variant(), data.words(config), setting.seed + 2);
+  const VariantTensors own(engine, attention.variant(),
+                           shape_words(config, data.qo_lens, data.kv_lens),
+                           parse_params(setting.params), setting.seed + 2);
   Workspace workspace =
       attention.workspace({.max_requests = std::max(1, int(data.kv_lens.size())),
                            .max_qo_rows = std::max(1, data.sizes.rows),

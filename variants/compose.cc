@@ -52,7 +52,12 @@ void append(Variant& all, const Variant& part) {
     all.components.push_back(std::move(component));
   }
   all.params.insert(all.params.end(), part.params.begin(), part.params.end());
-  all.tensors.insert(all.tensors.end(), part.tensors.begin(), part.tensors.end());
+  for (TensorParam tensor : part.tensors) {
+    for (TensorAxis& axis : tensor.shape) {
+      if (axis.param >= 0) axis.param += first_param;
+    }
+    all.tensors.push_back(std::move(tensor));
+  }
   all.mask.causal = all.mask.causal || part.mask.causal;
   append_bounds(all.mask.window_left, part.mask.window_left, first_param);
   append_bounds(all.mask.window_right, part.mask.window_right, first_param);

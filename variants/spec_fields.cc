@@ -58,6 +58,16 @@ double SpecFields::number(const SpecNode& node, bool is_float) const {
   return node.number;
 }
 
+double SpecFields::element(const SpecNode& node, DType dtype) const {
+  if (dtype != DType::u8 && dtype != DType::u32) return number(node, dtype != DType::i32);
+  const double most = dtype == DType::u8 ? 255 : 4294967295.0;
+  if (node.kind != SpecNode::Kind::number || node.number != std::floor(node.number) ||
+      node.number < 0 || node.number > most) {
+    refuse(node, fmt::format("a whole number from 0 to {:.0f}", most));
+  }
+  return node.number;
+}
+
 const SpecNode& SpecFields::required(const SpecNode& node, std::string_view key,
                                      std::string_view what) const {
   const SpecNode* found = node.find(key);

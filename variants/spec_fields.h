@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "templates/abi.h"
 #include "variants/spec_text.h"
 
 namespace heddle {
@@ -26,6 +27,7 @@ class SpecFields {
   const std::string& string(const SpecNode& node, std::string_view what = "a string") const;
   bool boolean(const SpecNode& node) const;
   double number(const SpecNode& node, bool is_float) const;  // within f32, or a whole i32
+  double element(const SpecNode& node, DType dtype) const;   // what a tensor's element can hold
 
   // The member of an object that must be there.
   const SpecNode& required(const SpecNode& node, std::string_view key, std::string_view what) const;

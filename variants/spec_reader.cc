@@ -15,7 +15,8 @@ namespace {
 constexpr Hook kHooks[kNumHooks] = {
     Hook::query_transform, Hook::key_transform,    Hook::value_transform, Hook::logits_transform,
     Hook::logits_mask,     Hook::output_transform, Hook::initial_state};
-constexpr DType kTensorTypes[] = {DType::f16, DType::bf16, DType::f32, DType::i32, DType::u8};
+constexpr DType kTensorTypes[] = {DType::f16, DType::bf16, DType::f32,
+                                  DType::i32, DType::u8,   DType::u32};
 
 template <typename Enum, std::size_t N>
 std::vector<std::string> names_of(const Enum (&values)[N]) {
@@ -116,7 +117,7 @@ class Reader {
   void tensor(const std::string& name, const SpecNode& node) {
     fields_.check_name(node, name, "the tensor");
     fields_.object(node);
-    fields_.check_keys(node, {"dtype", "shape", "doc"}, "a tensor");
+    fields_.check_keys(node, {"dtype", "shape", "min", "max", "doc"}, "a tensor");
     TensorParam tensor;
     tensor.name = name;
     tensor.doc = fields_.optional_string(node, "doc");
@@ -131,24 +132,50 @@ class Reader {
            fields_.where(shape), shape.items.size(), kMaxTensorRank);
     }
     for (const SpecNode& axis : shape.items) tensor.shape.push_back(tensor_axis(axis));
+    if (const SpecNode* min = node.find("min")) tensor.min = fields_.element(*min, tensor.dtype);
+    if (const SpecNode* max = node.find("max")) tensor.max = fields_.element(*max, tensor.dtype);
+    if (tensor.min && tensor.max && *tensor.min > *tensor.max) {
+      fields_.refuse(*node.find("max"), "at least " + fields_text(node, "min") + ", the min");
+    }
     spec_.tensors.push_back(std::move(tensor));
   }
 
-  // A word, or a positive size as a number or as its decimal text.
-  std::string tensor_axis(const SpecNode& node) {
-    const bool is_number = node.kind == SpecNode::Kind::number;
-    const bool is_digits = node.kind == SpecNode::Kind::string && !node.text.empty() &&
+  // A positive size as a number, or a text that parse_axis() knows.
+  TensorAxis tensor_axis(const SpecNode& node) {
+    const bool is_number = node.kind == SpecNode::Kind::number ||
                            node.text.find_first_not_of("0123456789") == std::string::npos;
-    if (is_number || is_digits) {
-      const bool fits = node.text.size() <= 10 &&
-                        node.text.find_first_not_of("0123456789") == std::string::npos &&
-                        std::stoll(node.text) >= 1 && std::stoll(node.text) <= 0x7fffffff;
-      if (!fits) fields_.refuse(node, "a whole number from 1 to 2147483647");
-      return std::to_string(std::stoll(node.text));
+    std::optional<TensorAxis> axis = parse_axis(node.text);
+    if (!axis || (is_number && !axis->word.empty())) {
+      fields_.refuse(node, is_number && !node.text.empty()
+                               ? "a whole number from 1 to 2147483647"
+                               : "a whole number, or a word as in \"2 * kv_len / 8 + 1\"");
     }
-    return fields_.word(
-        node, {"num_qo_heads", "num_kv_heads", "num_qo_rows", "num_requests", "kv_len", "head_dim"},
-        "the word of an axis");
+    if (axis->word.empty() || is_shape_word(axis->word)) return *axis;
+    const auto at = std::find_if(spec_.params.begin(), spec_.params.end(),
+                                 [&](const Param& param) { return param.name == axis->word; });
+    if (at == spec_.params.end()) {
+      std::vector<std::string> allowed = shape_word_names();
+      for (const Param& param : spec_.params) {
+        if (!param.is_float) allowed.push_back(param.name);
+      }
+      const bool is_alone = axis->word == node.text;
+      fail(ErrorKind::invalid_spec, "{} is {}, {} is not the word of an axis; {}.",
+           fields_.where(node), in_quotes(node.text),
+           is_alone ? "which" : "where " + in_quotes(axis->word), offer(axis->word, allowed));
+    }
+    check_length_param(node, *at, "an axis");
+    axis->param = static_cast<int>(at - spec_.params.begin());
+    return *axis;
+  }
+
+  // A param that counts keys, rows or elements.
+  void check_length_param(const SpecNode& node, const Param& param, std::string_view of_what) {
+    if (!param.is_float && param.min && *param.min >= 0) return;
+    fail(ErrorKind::invalid_spec,
+         "{} is {}, {}, but the param of {} must be an i32 with a min of 0 or more.",
+         fields_.where(node), in_quotes(node.text),
+         param.is_float ? "an f32 param" : (param.min ? "whose min is negative" : "which has no min"),
+         of_what);
   }
 
   void mask() {
@@ -194,13 +221,7 @@ class Reader {
       fail(ErrorKind::invalid_spec, "{} is {}, which is not among the spec's params; {}.",
            fields_.where(node), in_quotes(name), offer(name, names_in(spec_.params)));
     }
-    if (at->is_float || !at->min || *at->min < 0) {
-      fail(
-          ErrorKind::invalid_spec,
-          "{} is {}, {}, but the param of a bound must be an i32 with a min of 0 or more.",
-          fields_.where(node), in_quotes(name),
-          at->is_float ? "an f32 param" : (at->min ? "whose min is negative" : "which has no min"));
-    }
+    check_length_param(node, *at, "a bound");
     return static_cast<int>(at - spec_.params.begin());
   }
 

@@ -29,6 +29,7 @@
 
 #include "engine/types.h"
 #include "templates/abi.h"
+#include "variants/tensor_axis.h"
 
 namespace heddle {
 
@@ -60,8 +61,9 @@ struct Param {
 struct TensorParam {
   std::string name;
   DType dtype = DType::f32;
-  std::vector<std::string> shape;  // words: num_qo_heads, num_kv_heads, num_qo_rows, num_requests,
-                                   // kv_len, head_dim, or a decimal number
+  std::vector<TensorAxis> shape;
+  // What its values mean, for whoever makes some up (verify, tests); a run never reads them back.
+  std::optional<double> min, max;
   std::string doc;
 };
 
