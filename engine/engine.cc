@@ -160,6 +160,7 @@ Attention Engine::attention(const AttentionConfig& config) {
         fail(ErrorKind::invalid_argument, "Param \"{}\" of variant {} is not a constant; give it to plan() and run().",
              name, config.variant);
   state->defaults = detail::settled_values(state->variant, config.constants);
+  check_rows(state->variant, state->defaults, config);
   state->has_every_default = detail::has_every_default(state->variant);
   state->args = arg_layout(state->variant);
   state->sm_scale = config.sm_scale > 0 ? config.sm_scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));

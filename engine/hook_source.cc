@@ -34,6 +34,10 @@ constexpr Hook kAllHooks[] = {Hook::query_transform,  Hook::key_transform, Hook:
                               Hook::logits_transform, Hook::logits_mask,   Hook::output_transform,
                               Hook::initial_state};
 
+constexpr std::pair<Hook, const char*> kRowInputs[] = {{Hook::query_transform, "query_pair"},
+                                                       {Hook::key_transform, "key_pair"},
+                                                       {Hook::value_transform, "value_pair"}};
+
 // Exact, and a float whatever its value.
 std::string float_literal(double value) {
   char text[64];
@@ -66,10 +70,7 @@ class Renderer {
     for (Hook hook : kAllHooks)
       line(fmt::format("  static constexpr bool has_{} = {};", name_of(hook), variant_.has(hook)));
     line(fmt::format("  static constexpr bool logits_are_plain = {};", logits_are_plain()));
-    line(fmt::format("  static constexpr int query_pair = {}, key_pair = {}, value_pair = {};",
-                     static_cast<int>(variant_.pair(Hook::query_transform)),
-                     static_cast<int>(variant_.pair(Hook::key_transform)),
-                     static_cast<int>(variant_.pair(Hook::value_transform))));
+    for (const auto& [hook, name] : kRowInputs) row_input(hook, name);
     for (std::size_t i = 0; i < variant_.components.size(); ++i) line(fmt::format("  Part{} part{};", i, i));
     constructor();
     for (Hook hook : kAllHooks)
@@ -156,30 +157,45 @@ class Renderer {
     line("  }");
   }
 
+  void row_input(Hook hook, const char* name) {
+    const RowInput input = variant_.row_input(hook, values_);
+    line(fmt::format("  static constexpr heddle::RowInput {} = {{{}, {}, {}}};", name, input.pair, input.rotary_dim,
+                     float_literal(input.rms_eps)));
+  }
+
   // The parts one after the other, left to right.
   void chain(Hook hook) {
     const HookShape shape = shape_of(hook);
     line(fmt::format("  HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{", shape.result,
                      name_of(hook), shape.arguments, *shape.arguments ? ", " : ""));
-    bool first = true;
+    int parts_with_pair = 0;  // that are still to come
+    for (const Component& part : variant_.components) parts_with_pair += asks_for_pair(part, hook);
     for (std::size_t i = 0; i < variant_.components.size(); ++i) {
       const Component& part = variant_.components[i];
-      const auto found = part.hooks.find(hook);
-      if (found == part.hooks.end()) continue;
-      if (!first && found->second.pair != RotaryPair::none)
-        fail(ErrorKind::unsupported,
-             "{}: the {} of {} asks for the rotary pair, but stands behind another {} in the chain; put {} first in "
-             "\"compose\".",
-             variant_.file, name_of(hook), part.name, name_of(hook), part.name);
-      call(hook, shape, static_cast<int>(i));
-      first = false;
+      if (!part.hooks.contains(hook)) continue;
+      parts_with_pair -= asks_for_pair(part, hook);
+      call(hook, shape, static_cast<int>(i), parts_with_pair > 0);
     }
     if (hook == Hook::logits_mask) line("    return true;");
     if (hook != Hook::logits_mask && hook != Hook::initial_state) line(fmt::format("    return {};", shape.initial));
     line("  }");
   }
 
-  void call(Hook hook, const HookShape& shape, int part) {
+  static bool asks_for_pair(const Component& part, Hook hook) {
+    const auto found = part.hooks.find(hook);
+    return found != part.hooks.end() && found->second.pair != RotaryPair::none;
+  }
+
+  // With `moves_pair` a later part wants the partner as this one leaves it.
+  void call(Hook hook, const HookShape& shape, int part, bool moves_pair) {
+    if (moves_pair) {
+      const char* input = std::find_if(std::begin(kRowInputs), std::end(kRowInputs),
+                                       [&](const auto& entry) { return entry.first == hook; })->second;
+      line(fmt::format("    const Real x{0} = part{0}.{1}(x, pair, dim, context);", part, name_of(hook)));
+      line(fmt::format("    pair = part{0}.{1}(pair, x, heddle::partner_of({2}, dim, part{0}.shape.head_dim), context);",
+                       part, name_of(hook), input));
+      return line(fmt::format("    x = x{};", part));
+    }
     const std::string call = fmt::format("part{}.{}({}{}context)", part, name_of(hook), shape.names,
                                          *shape.names ? ", " : "");
     if (hook == Hook::logits_mask) return line(fmt::format("    if (!{}) return false;", call));

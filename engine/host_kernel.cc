@@ -28,6 +28,16 @@ LoadedModules& loaded_modules() {
   return *modules;
 }
 
+struct UnitTables {
+  std::mutex mutex;
+  std::vector<std::span<const BuiltinUnit>> tables{builtin_units()};
+};
+
+UnitTables& unit_tables() {
+  static auto* tables = new UnitTables;
+  return *tables;
+}
+
 HostCompiler& host_compiler() {
   static HostCompiler compiler;
   return compiler;
@@ -72,10 +82,19 @@ const std::string& template_digest() {
 
 HostKernel host_kernel(KernelCache& cache, const Variant& variant, const std::vector<double>& values) {
   const std::string key = builtin_key(variant, values);
-  for (const BuiltinUnit& unit : builtin_units())
-    if (unit.hooks == key)
-      return {unit.run, unit.reference, {.kernel = "host", .arch = "cpu", .origin = "built in"}};
+  {
+    const std::lock_guard lock(unit_tables().mutex);
+    for (const std::span<const BuiltinUnit> table : unit_tables().tables)
+      for (const BuiltinUnit& unit : table)
+        if (unit.hooks == key)
+          return {unit.run, unit.reference, {.kernel = "host", .arch = "cpu", .origin = "built in"}};
+  }
   return compile(cache, variant, values);
+}
+
+void add_units(std::span<const BuiltinUnit> units) {
+  const std::lock_guard lock(unit_tables().mutex);
+  unit_tables().tables.push_back(units);
 }
 
 }  // namespace heddle

@@ -23,6 +23,8 @@ struct BuiltinUnit {
   HostReference reference;
 };
 std::span<const BuiltinUnit> builtin_units();
+// More units that the program was built with; they must outlive it. Thread-safe.
+void add_units(std::span<const BuiltinUnit> units);
 
 struct HostKernel {
   HostRun run = nullptr;
@@ -30,7 +32,7 @@ struct HostKernel {
   KernelInfo info;
 };
 
-// Finds the variant among the built-in units, else compiles it with the host's C++ compiler (or
+// Finds the variant among the units that were built in, else compiles it with the host's C++ compiler (or
 // finds it in the cache). Kernels stay loaded as long as the process. Thread-safe.
 HostKernel host_kernel(KernelCache& cache, const Variant& variant, const std::vector<double>& values);
 

@@ -45,6 +45,16 @@ void check_config(const AttentionConfig& c) {
     fail(ErrorKind::invalid_argument, "max_qo_len is {}; it must be at least 1, or 0 for any.", c.max_qo_len);
 }
 
+void check_rows(const Variant& variant, const std::vector<double>& values, const AttentionConfig& config) {
+  for (Hook hook : {Hook::query_transform, Hook::key_transform, Hook::value_transform}) {
+    const int width = variant.row_input(hook, values).rotary_dim;
+    if (width % 2 != 0 || width > config.head_dim)
+      fail(ErrorKind::invalid_argument,
+           "The {} of variant {} has rotary_dim {}; it must be even and at most head_dim, {}, or 0 for all of it.",
+           name_of(hook), variant.name, width, config.head_dim);
+  }
+}
+
 std::vector<Pipeline> launch_set(const AttentionConfig& c) {
   const int group = c.num_qo_heads / c.num_kv_heads;
   if (group > kMaxDecodeRows) return {Pipeline::append};
@@ -65,6 +75,7 @@ PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_
 KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeline, const Variant& variant,
                          const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
                          DeviceLimits limits) {
+  check_rows(variant, values, config);
   limits.wgmma = limits.wgmma && !config.portable;
   KernelBuild build;
   for (const TileConfig& tile : tile_candidates(pipeline, decode_rows(config), config.head_dim, limits)) {

@@ -18,6 +18,9 @@ inline constexpr int kMaxDecodeRows = 16;  // rows of the decode kernel's one m1
 // Refuses, with a sentence, what no kernel can serve.
 void check_config(const AttentionConfig& config);
 
+// The same of what a variant's transforms ask of a row. `values` are Variant::resolve()'s.
+void check_rows(const Variant& variant, const std::vector<double>& values, const AttentionConfig& config);
+
 // The launch set follows from the shapes and the declared maximum alone.
 std::vector<Pipeline> launch_set(const AttentionConfig& config);
 

@@ -64,4 +64,11 @@ double allowed_error(const ReferenceResult& exact, const ReferenceResult& plain,
   return largest + lost == 0 ? 0 : lost + half_spacing(dtype, largest + lost);
 }
 
+double lost_lse(const ReferenceResult& exact, const ReferenceResult& plain) {
+  double lost = 0;
+  for (std::size_t i = 0; i < exact.lse.size(); ++i)
+    if (plain.lse[i] != exact.lse[i]) lost = std::max(lost, 2 * std::abs(plain.lse[i] - exact.lse[i]));
+  return lost;
+}
+
 }  // namespace heddle

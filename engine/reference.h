@@ -46,4 +46,8 @@ ReferenceResult reference(const Engine& engine, const Variant& variant, const Pa
 // -2.5019531 by one and as -2.5000000 by the other, in steps of 0.00195.
 double allowed_error(const ReferenceResult& exact, const ReferenceResult& plain, DType dtype);
 
+// The same of lse: twice what the plain computation loses of any row's. Not 0 only where transforms
+// change q or k, whose rows are then rounded, so that the logits show it.
+double lost_lse(const ReferenceResult& exact, const ReferenceResult& plain);
+
 }  // namespace heddle

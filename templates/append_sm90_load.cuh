@@ -212,7 +212,7 @@ class AppendSm90Loader {
   }
 
   // The stage is as the consumers want it, once the copies have landed and a hook has been at it.
-  template <bool kTransformed, int kPair, class Transform>
+  template <bool kTransformed, RowInput kPair, class Transform>
   HEDDLE_DEVICE void pass_on(int start, const Transform& transform) {
     uint64_t* full = &smem_.full[ring_.stage];
     if constexpr (kTransformed) {

@@ -1,6 +1,12 @@
 // Where a hook stands. Every skeleton (GPU, CPU, reference) hands it to every hook.
 #pragma once
 
+#if defined(__CUDACC_RTC__) || defined(__CUDACC__)
+#define HEDDLE_HOOK __device__ __forceinline__
+#else
+#define HEDDLE_HOOK inline
+#endif
+
 namespace heddle {
 
 struct HookContext {
@@ -21,6 +27,26 @@ struct HeadShape {
   int group;  // num_qo_heads / num_kv_heads
   int head_dim;
 };
+
+// Pairs of columns that a transform of q, k or v sees together.
+inline constexpr int kNoPair = 0;
+inline constexpr int kHalfSplit = 1;    // x[d], x[d + W / 2] of the first W columns
+inline constexpr int kInterleaved = 2;  // x[2 i], x[2 i + 1]
+
+// How the elements of a row come to its transform. A template argument of the skeletons.
+struct RowInput {
+  int pair = kNoPair;
+  int rotary_dim = 0;   // W; 0: head_dim
+  float rms_eps = -1;   // 0 or more: elements come as x / sqrt(mean of the row's x^2 + rms_eps)
+};
+
+// dim's partner; a column without one is its own.
+HEDDLE_HOOK int partner_of(const RowInput& input, int dim, int head_dim) {
+  const int half = (input.rotary_dim > 0 ? input.rotary_dim : head_dim) / 2;
+  if (input.pair == kHalfSplit && dim < 2 * half) return dim < half ? dim + half : dim - half;
+  if (input.pair == kInterleaved && (dim ^ 1) < head_dim) return dim ^ 1;
+  return dim;
+}
 
 }  // namespace heddle
 

@@ -97,13 +97,21 @@ class HostAttention {
   }
 
   template <class Transform>
-  void read_row(const void* base, int64_t offset, DType dtype, int pair, std::vector<float>& to,
+  void read_row(const void* base, int64_t offset, DType dtype, const RowInput& input, std::vector<float>& to,
                 const Transform& transform) const {
-    const int half = p_.head_dim / 2;
+    float scale = 1;
+    if (input.rms_eps >= 0) {
+      float sum = 0;
+      for (int d = 0; d < p_.head_dim; ++d) {
+        const float x = host_read(base, offset + d, dtype);
+        sum += x * x;
+      }
+      scale = 1 / std::sqrt(sum / p_.head_dim + input.rms_eps);
+    }
     for (int d = 0; d < p_.head_dim; ++d) {
-      const int partner = pair == 1 ? (d < half ? d + half : d - half) : d ^ 1;
-      const float x = host_read(base, offset + d, dtype);
-      to[d] = transform(x, pair == 0 ? 0.0f : host_read(base, offset + partner, dtype), d);
+      const float x = host_read(base, offset + d, dtype) * scale;
+      const int partner = partner_of(input, d, p_.head_dim);
+      to[d] = transform(x, input.pair == kNoPair ? 0.0f : host_read(base, offset + partner, dtype) * scale, d);
     }
   }
 

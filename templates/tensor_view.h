@@ -3,12 +3,7 @@
 #pragma once
 
 #include "templates/abi.h"
-
-#if defined(__CUDACC_RTC__) || defined(__CUDACC__)
-#define HEDDLE_HOOK __device__ __forceinline__
-#else
-#define HEDDLE_HOOK inline
-#endif
+#include "templates/hook_context.h"
 
 namespace heddle {
 

@@ -3,60 +3,90 @@
 // not care about fragments. With a rotary pair one thread changes both partners.
 #pragma once
 
+#include "templates/hook_context.h"
 #include "templates/smem_tile.cuh"
 
 namespace heddle {
 
-// Pair codes as the rendered hooks name them.
-inline constexpr int kNoPair = 0;
-inline constexpr int kHalfSplit = 1;    // x[d], x[d + D / 2]
-inline constexpr int kInterleaved = 2;  // x[2 i], x[2 i + 1]
-
-template <int kHeadDim, int kPair>
-HEDDLE_DEVICE int partner_of(int dim) {
-  if constexpr (kPair == kHalfSplit) return dim < kHeadDim / 2 ? dim + kHeadDim / 2 : dim - kHeadDim / 2;
-  if constexpr (kPair == kInterleaved) return dim ^ 1;
-  return dim;
-}
-
-// The two elements that one step handles together.
-template <int kHeadDim, int kPair>
+// The two elements that one step handles together: partners, where the hook wants them.
+template <int kHeadDim, RowInput kInput>
 HEDDLE_DEVICE void pair_dims(int index, int& first, int& second) {
-  if constexpr (kPair == kInterleaved) {
-    first = index * 2;
-    second = first + 1;
-  } else {
+  constexpr int kHalf = (kInput.rotary_dim > 0 ? kInput.rotary_dim : kHeadDim) / 2;
+  if (kInput.pair == kHalfSplit && index < kHalf) {
     first = index;
-    second = index + kHeadDim / 2;
+    second = index + kHalf;
+  } else {
+    first = index * 2;  // behind the pairs of a half split the other columns follow, two by two
+    second = first + 1;
   }
 }
 
-// Rows [0, rows) of a shared-memory tile, by threads `thread` of `threads`. `transform(x, pair, dim,
-// row)` is the hook; `wanted(row)` leaves rows alone that hold nothing.
-template <DType kType, class Tile, int kPair, class Transform, class Wanted>
+template <DType kType, RowInput kInput>
+struct RowElements {
+  using T = Element<kType>;
+  uint16_t *a, *b;
+  int first, second;
+
+  template <class Tile>
+  static HEDDLE_DEVICE RowElements at(uint8_t* tile, int row, int index) {
+    RowElements e;
+    pair_dims<Tile::kHeadDim, kInput>(index, e.first, e.second);
+    e.a = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, e.first));
+    e.b = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, e.second));
+    return e;
+  }
+  HEDDLE_DEVICE float sum_of_squares() const {
+    const float x = T::to_float(*a), y = T::to_float(*b);
+    return x * x + y * y;
+  }
+  template <class Tile, class Transform>
+  HEDDLE_DEVICE void transform(int row, float scale, const Transform& hook) const {
+    const float x = T::to_float(*a) * scale, y = T::to_float(*b) * scale;
+    const bool partners = kInput.pair != kHalfSplit || kInput.rotary_dim == 0 || first < kInput.rotary_dim;
+    *a = T::from_float(hook(x, kInput.pair == kNoPair ? 0.0f : partners ? y : x, first, row));
+    *b = T::from_float(hook(y, kInput.pair == kNoPair ? 0.0f : partners ? x : y, second, row));
+  }
+};
+
+HEDDLE_DEVICE float warp_sum(float x) {
+#pragma unroll
+  for (int step = kWarpSize / 2; step > 0; step /= 2) x += __shfl_xor_sync(kFullMask, x, step);
+  return x;
+}
+
+// Rows [0, rows) of a shared-memory tile, by threads `thread` of `threads`, whole warps. `transform(x,
+// pair, dim, row)` is the hook; `wanted(row)` leaves rows alone that hold nothing.
+template <DType kType, class Tile, RowInput kInput, class Transform, class Wanted>
 HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threads,
                                   const Transform& transform, const Wanted& wanted) {
-  using T = Element<kType>;
+  using Elements = RowElements<kType, kInput>;
   constexpr int kHalf = Tile::kHeadDim / 2;
-  for (int i = thread; i < rows * kHalf; i += threads) {
-    const int row = i / kHalf;
-    if (!wanted(row)) continue;
-    int first, second;
-    pair_dims<Tile::kHeadDim, kPair>(i % kHalf, first, second);
-    auto* a = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, first));
-    auto* b = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, second));
-    const float x = T::to_float(*a), y = T::to_float(*b);
-    *a = T::from_float(transform(x, kPair == kNoPair ? 0.0f : y, first, row));
-    *b = T::from_float(transform(y, kPair == kNoPair ? 0.0f : x, second, row));
+  if constexpr (kInput.rms_eps >= 0) {
+    // A warp a row: its lanes then know the row's sum of squares. Each changes what it has read.
+    for (int row = thread / kWarpSize; row < rows; row += threads / kWarpSize) {
+      if (!wanted(row)) continue;
+      float sum = 0.0f;
+      for (int i = thread % kWarpSize; i < kHalf; i += kWarpSize)
+        sum += Elements::template at<Tile>(tile, row, i).sum_of_squares();
+      const float scale = rsqrtf(warp_sum(sum) / Tile::kHeadDim + kInput.rms_eps);
+      for (int i = thread % kWarpSize; i < kHalf; i += kWarpSize)
+        Elements::template at<Tile>(tile, row, i).template transform<Tile>(row, scale, transform);
+    }
+  } else {
+    for (int i = thread; i < rows * kHalf; i += threads) {
+      const int row = i / kHalf;
+      if (wanted(row))
+        Elements::template at<Tile>(tile, row, i % kHalf).template transform<Tile>(row, 1.0f, transform);
+    }
   }
 }
 
 // key_ or value_transform on a K or V tile that has landed. `key_of(row)` is the row's kv_pos, or -1;
 // `transform(x, pair, dim, context)` is the hook.
-template <class Spec, int kPair, class KeyOf, class Transform>
+template <class Spec, RowInput kInput, class KeyOf, class Transform>
 HEDDLE_DEVICE void transform_keys(uint8_t* tile, int rows, int thread, int threads, HookContext context,
                                   const KeyOf& key_of, const Transform& transform) {
-  transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, kPair>(
+  transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, kInput>(
       tile, rows, thread, threads,
       [&](float x, float pair, int dim, int row) {
         context.kv_pos = key_of(row);
@@ -81,6 +111,24 @@ HEDDLE_DEVICE void transform_v(uint8_t* tile, int rows, int thread, int threads,
                                         });
 }
 
+// 1 / sqrt(mean + eps) of a row in global memory. Every lane that asks reads the whole row, which the
+// lanes around it read too: once a query tile, out of L1.
+template <class Spec>
+HEDDLE_DEVICE float rms_scale(const uint16_t* row, float eps) {
+  using T = Element<Spec::kType>;
+  float sum = 0.0f;
+  for (int chunk = 0; chunk < Spec::kHeadDim / kChunkElements; ++chunk) {
+    const uint4 bits = reinterpret_cast<const uint4*>(row)[chunk];
+    const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (const uint32_t word : words) {
+      const float x = T::to_float(static_cast<uint16_t>(word)), y = T::to_float(static_cast<uint16_t>(word >> 16));
+      sum += x * x + y * y;
+    }
+  }
+  return rsqrtf(sum / Spec::kHeadDim + eps);
+}
+
 // Elements dim and dim + 1 of one q row, transformed, packed.
 template <class Spec, class Hooks>
 HEDDLE_DEVICE uint32_t load_q_pair(const uint16_t* row, int dim, const HookContext& context,
@@ -89,12 +137,15 @@ HEDDLE_DEVICE uint32_t load_q_pair(const uint16_t* row, int dim, const HookConte
     return *reinterpret_cast<const uint32_t*>(row + dim);
   } else {
     using T = Element<Spec::kType>;
+    constexpr RowInput kInput = Hooks::query_pair;
+    float scale = 1.0f;
+    if constexpr (kInput.rms_eps >= 0) scale = rms_scale<Spec>(row, kInput.rms_eps);
     float y[2];
     for (int e = 0; e < 2; ++e) {
       float pair = 0.0f;
-      if constexpr (Hooks::query_pair != kNoPair)
-        pair = T::to_float(row[partner_of<Spec::kHeadDim, Hooks::query_pair>(dim + e)]);
-      y[e] = hooks.query_transform(T::to_float(row[dim + e]), pair, dim + e, context);
+      if constexpr (kInput.pair != kNoPair)
+        pair = T::to_float(row[partner_of(kInput, dim + e, Spec::kHeadDim)]) * scale;
+      y[e] = hooks.query_transform(T::to_float(row[dim + e]) * scale, pair, dim + e, context);
     }
     return T::pack(y[0], y[1]);
   }

@@ -248,17 +248,43 @@ TEST_CASE("composed params that clash keep their owner's name and their own valu
         }) == "The variant both has more than one param by; say which: times.by, plus.by.");
 }
 
-TEST_CASE("a rotary pair must stand first in its chain", "[engine][render]") {
+TEST_CASE("a rotary pair behind another transform sees the partner as that one leaves it",
+          "[engine][render]") {
+  if (!has_compiler()) return;
   Engine engine = cpu_engine();
-  add_spec(engine, R"({"name": "twice", "hooks": {"query_transform": "return 2 * x;"}})");
+  add_spec(engine, R"({"name": "steps", "hooks": {"query_transform": "return (1 + dim % 3) * x;"}})");
   add_spec(
       engine,
-      R"({"name": "turn", "hooks": {"query_transform": {"code": "return x + pair;", "pair": "half_split"}}})");
-  add_spec(engine, R"({"name": "late", "compose": ["twice", "turn"]})");
-  CHECK(
-      sentence_of([&] { engine.attention(config_of("late")); }) ==
-      "test.json: the query_transform of turn asks for the rotary pair, but stands behind another "
-      "query_transform in the chain; put turn first in \"compose\".");
+      R"({"name": "turn", "hooks": {"query_transform": {"code": "return x - pair;", "pair": "half_split"}}})");
+  add_spec(engine, R"({"name": "late", "compose": ["steps", "turn"]})");
+  add_spec(engine, R"({"name": "written_out", "hooks": {"query_transform": {"pair": "half_split",
+      "code": "return (1 + dim % 3) * x - (1 + (dim + head_dim / 2) % head_dim % 3) * pair;"}}})");
+  Attention late = engine.attention(config_of("late")),
+            written_out = engine.attention(config_of("written_out"));
+  VariantStep step(engine, late, kMixed), same(engine, written_out, kMixed);
+  CHECK(step.run(late).problem() == "");
+  CHECK(same.run(written_out).problem() == "");
+  CHECK(step.query().read_o(46) == same.query().read_o(46));
+}
+
+TEST_CASE("a rotary_dim that does not fit the head is refused when the Attention is made",
+          "[engine][render]") {
+  Engine engine = cpu_engine();
+  const auto make = [&](double width) {
+    AttentionConfig config = config_of("rope");
+    config.constants["rotary_dim"] = width;
+    return sentence_of([&] { engine.attention(config); });
+  };
+  CHECK(make(66) == "The query_transform of variant rope has rotary_dim 66; it must be even and at "
+                    "most head_dim, 64, or 0 for all of it.");
+  CHECK(make(33) == "The query_transform of variant rope has rotary_dim 33; it must be even and at "
+                    "most head_dim, 64, or 0 for all of it.");
+  add_spec(engine, R"({"name": "part", "hooks": {"query_transform": {"pair": "half_split",
+      "rotary_dim": 32, "code": "return x - pair;"}}})");
+  add_spec(engine, R"({"name": "two_widths", "compose": ["rope", "part"]})");
+  CHECK(sentence_of([&] { engine.attention(config_of("two_widths")); }) ==
+        "two_widths: the query_transform of rope has rotary_dim 0 and that of part has 32; a chain "
+        "may use one.");
 }
 
 TEST_CASE("a variant with every hook, pair, tensor and param: GPU kernels", "[engine][render]") {

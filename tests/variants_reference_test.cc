@@ -20,7 +20,7 @@ struct Plain {
                         has_value_transform = false, has_logits_transform = false,
                         has_logits_mask = false, has_output_transform = false,
                         has_initial_state = false, use_softmax = true;
-  static constexpr int query_pair = 0, key_pair = 0, value_pair = 0;
+  static constexpr RowInput query_pair = {}, key_pair = {}, value_pair = {};
 };
 
 // One request with its arrays; o and lse start as NaN, so that what is not written shows.
@@ -280,7 +280,7 @@ namespace {
 struct Seen : Plain {
   static constexpr bool has_query_transform = true, has_key_transform = true,
                         has_value_transform = true;
-  static constexpr int query_pair = 1, key_pair = 2, value_pair = 0;
+  static constexpr RowInput query_pair = {kHalfSplit}, key_pair = {kInterleaved}, value_pair = {};
   std::vector<double>* queries;
   std::vector<double>* keys;
   std::vector<HookContext>* contexts;

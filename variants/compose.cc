@@ -158,6 +158,21 @@ void check_pairs(std::string_view where, const Variant& variant, Hook hook) {
   }
 }
 
+// What is normed is the row as it lies in memory, so nothing may have changed it before.
+void check_norms(std::string_view where, const Variant& variant, Hook hook) {
+  const Component* first = nullptr;
+  for (const Component& component : variant.components) {
+    const auto at = component.hooks.find(hook);
+    if (at == component.hooks.end()) continue;
+    if (first != nullptr && !at->second.rms_norm.empty()) {
+      fail(ErrorKind::invalid_spec,
+           "{}: the {} of {} asks for rms_norm, but stands behind that of {}; compose {} first.",
+           where, name_of(hook), component.name, first->name, component.name);
+    }
+    if (first == nullptr) first = &component;
+  }
+}
+
 void check_size(std::string_view where, const Variant& variant) {
   if (variant.components.size() > kMaxComponents) {
     fail(ErrorKind::invalid_spec, "{}: {} is composed of {} parts; at most {} are allowed.", where,
@@ -236,6 +251,7 @@ Variant compose(Spec spec, const VariantRegistry& known) {
   settle_softmax(spec.where, out);
   for (const Hook hook : {Hook::query_transform, Hook::key_transform, Hook::value_transform}) {
     check_pairs(spec.where, out, hook);
+    check_norms(spec.where, out, hook);
   }
   return out;
 }

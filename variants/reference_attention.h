@@ -6,7 +6,7 @@
 //   static constexpr bool has_query_transform, has_key_transform, has_value_transform,
 //       has_logits_transform, has_logits_mask, has_output_transform, has_initial_state,
 //       use_softmax;
-//   static constexpr int query_pair, key_pair, value_pair;  // kNoPair, kHalfSplit, kInterleaved
+//   static constexpr RowInput query_pair, key_pair, value_pair;
 //   Real query_transform(Real x, Real pair, int dim, const HookContext&) const;  // key_, value_
 //   too Real logits_transform(Real logit, const HookContext&) const; bool logits_mask(Real logit,
 //   const HookContext&) const; Real output_transform(Real x, int dim, const HookContext&) const;
@@ -27,12 +27,6 @@
 #include "templates/hook_context.h"
 
 namespace heddle {
-
-namespace reference_detail {
-inline constexpr int kNoPair = 0;
-inline constexpr int kHalfSplit = 1;    // the partner of x[d] is x[d + D/2] or x[d - D/2]
-inline constexpr int kInterleaved = 2;  // the partner of x[d] is x[d ^ 1]
-}  // namespace reference_detail
 
 // One request.
 struct ReferenceProblem {
@@ -79,20 +73,20 @@ inline bool is_kept(const MaskBounds& mask, std::int64_t q_pos, std::int64_t kv_
   return in_window || kv_pos < mask.sink;
 }
 
-// dim's partner; a last odd element without one is its own.
-inline int partner(int pair, int dim, int head_dim) {
-  const int half = head_dim / 2;
-  if (pair == kHalfSplit && dim < 2 * half) return dim < half ? dim + half : dim - half;
-  if (pair == kInterleaved && (dim ^ 1) < head_dim) return dim ^ 1;
-  return dim;
-}
-
 // to[d] = transform(from[d], its partner, d) for one row; from and to must not overlap.
 template <class Transform>
-void transform_row(const double* from, double* to, int head_dim, int pair, Transform transform) {
+void transform_row(const double* from, double* to, int head_dim, const RowInput& input,
+                   Transform transform) {
+  double scale = 1;
+  if (input.rms_eps >= 0) {
+    double sum = 0;
+    for (int d = 0; d < head_dim; ++d) sum += from[d] * from[d];
+    scale = 1 / std::sqrt(sum / head_dim + input.rms_eps);
+  }
   for (int d = 0; d < head_dim; ++d) {
-    const double other = pair == kNoPair ? 0.0 : from[partner(pair, d, head_dim)];
-    to[d] = transform(from[d], other, d);
+    const double other =
+        input.pair == kNoPair ? 0.0 : from[partner_of(input, d, head_dim)] * scale;
+    to[d] = transform(from[d] * scale, other, d);
   }
 }
 

@@ -67,6 +67,14 @@ void check_value(const Variant& variant, const Param& param, double value) {
   if (param.max && value > *param.max) refuse(fmt::format("at most {}", *param.max));
 }
 
+// A number, or one of the component's own params.
+double value_of(const Component& component, const std::string& text,
+                const std::vector<double>& values) {
+  const auto param = component.params.find(text);
+  return param == component.params.end() ? std::stod(text)
+                                         : values[static_cast<std::size_t>(param->second)];
+}
+
 std::int32_t smallest(const std::vector<Bound>& bounds, const std::vector<double>& values,
                       std::int32_t none) {
   std::int32_t least = none;
@@ -134,6 +142,30 @@ RotaryPair Variant::pair(Hook hook) const {
     if (at != component.hooks.end() && at->second.pair != RotaryPair::none) return at->second.pair;
   }
   return RotaryPair::none;
+}
+
+RowInput Variant::row_input(Hook hook, const std::vector<double>& values) const {
+  RowInput input{.pair = static_cast<int>(pair(hook))};
+  const Component* first = nullptr;
+  for (const Component& component : components) {
+    const auto at = component.hooks.find(hook);
+    if (at == component.hooks.end()) continue;
+    const HookCode& code = at->second;
+    if (!code.rms_norm.empty()) {
+      input.rms_eps = static_cast<float>(value_of(component, code.rms_norm, values));
+    }
+    if (code.pair == RotaryPair::none) continue;
+    const int width =
+        code.rotary_dim.empty() ? 0 : static_cast<int>(value_of(component, code.rotary_dim, values));
+    if (first != nullptr && width != input.rotary_dim) {
+      fail(ErrorKind::invalid_spec,
+           "{}: the {} of {} has rotary_dim {} and that of {} has {}; a chain may use one.", name,
+           name_of(hook), first->name, input.rotary_dim, component.name, width);
+    }
+    input.rotary_dim = width;
+    first = &component;
+  }
+  return input;
 }
 
 std::vector<double> Variant::resolve(const ParamValues& values) const {

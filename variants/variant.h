@@ -29,6 +29,7 @@
 
 #include "engine/types.h"
 #include "templates/abi.h"
+#include "templates/hook_context.h"
 #include "variants/tensor_axis.h"
 
 namespace heddle {
@@ -45,8 +46,9 @@ enum class Hook {
 inline constexpr int kNumHooks = 7;
 std::string_view name_of(Hook hook);
 
-// Which element of the same row a transform of q, k or v sees as `pair`.
-enum class RotaryPair { none, half_split, interleaved };  // x[d +- D/2]; x[d ^ 1]
+// Which element of the same row a transform of q, k or v sees as `pair`: x[d +- W/2] of the first W
+// columns, or x[d ^ 1].
+enum class RotaryPair { none, half_split, interleaved };
 
 struct Param {
   std::string name;      // public name; "soft_cap.cap" where a composition had a clash
@@ -70,6 +72,8 @@ struct TensorParam {
 struct HookCode {
   std::string code;  // body of an f32 function (bool for logits_mask)
   RotaryPair pair = RotaryPair::none;
+  std::string rotary_dim;  // columns that have one: a constant i32 param of the spec, or a number; empty: all
+  std::string rms_norm;    // a constant f32 param or a number, the epsilon; empty: x comes as it is
   int line = 1;  // of Component::file, where the code stands (a JSON string is one line there)
 };
 
@@ -122,6 +126,8 @@ struct Variant {
   bool has(Hook hook) const;
   // What the chain of a query, key or value transform sees as `pair`; all its parts that ask agree.
   RotaryPair pair(Hook hook) const;
+  // The same with all that the chain asks of its row; refuses what one row cannot be to all parts.
+  RowInput row_input(Hook hook, const std::vector<double>& values) const;
   // Every param's value in order of `params`: checked for unknown names, type and range.
   std::vector<double> resolve(const ParamValues& values) const;
   // The declared mask with values put in (resolve()'s result).
