@@ -63,12 +63,15 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
   constexpr int kHalf = Tile::kHeadDim / 2;
   if constexpr (kInput.rms_eps >= 0) {
     // A warp a row: its lanes then know the row's sum of squares. Each changes what it has read.
+#pragma unroll 1
     for (int row = thread / kWarpSize; row < rows; row += threads / kWarpSize) {
       if (!wanted(row)) continue;
       float sum = 0.0f;
+#pragma unroll 1
       for (int i = thread % kWarpSize; i < kHalf; i += kWarpSize)
         sum += Elements::template at<Tile>(tile, row, i).sum_of_squares();
       const float scale = rsqrtf(warp_sum(sum) / Tile::kHeadDim + kInput.rms_eps);
+#pragma unroll 1
       for (int i = thread % kWarpSize; i < kHalf; i += kWarpSize)
         Elements::template at<Tile>(tile, row, i).template transform<Tile>(row, scale, transform);
     }

@@ -18,6 +18,9 @@ const char* const kSpecs[] = {
         "value_transform": {"pair": "interleaved", "code": "return x + 0.5f * pair;"},
         "output_transform": "return 2.0f * x + 0.01f * dim;"}})",
     R"({"name": "learned_sink", "mask": {"causal": true}, "hooks": {"initial_state": "return 0.5f * qo_head - 1.0f;"}})",
+    R"({"name": "normed_rotary", "compose": ["qk_norm", "rope", "causal"]})",
+    R"({"name": "part_rotary", "hooks": {"key_transform": {"pair": "half_split", "rotary_dim": 24, "code":
+        "return dim < 12 ? x - pair : dim < 24 ? x + pair : 0.5f * pair;"}}})",
     R"({"name": "every_third", "hooks": {"logits_mask": "return kv_pos % 3 != q_pos % 3;"}})",
     R"({"name": "plain_sum", "use_softmax": false, "mask": {"causal": true}, "hooks": {
         "logits_transform": "return sigmoid(logit - 4.0f);", "logits_mask": "return kv_pos >= 60;",

@@ -6,8 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "engine/host_kernel.h"
 #include "runtime/driver.h"
 #include "tests/catch.h"
+#include "tests/compositions.h"
 #include "tests/problem.h"
 #include "tools/parallel.h"
 
@@ -35,6 +37,9 @@ struct Tally {
   }
 };
 
+// Random compositions among the variants; the rest are the built-in ones.
+constexpr int kComposed = 16;
+
 // One Attention, several batches: compiling is what a configuration costs most.
 constexpr int kBatchesPerConfig = 10;
 
@@ -54,8 +59,16 @@ void try_config(Engine& engine, int index, int seed, Tally& tally) {
 
 }  // namespace
 
+namespace heddle {
+std::span<const BuiltinUnit> composed_units();  // of tests/compositions.h, generated
+}  // namespace heddle
+
 TEST_CASE("matrix: random configurations against the reference", "[gpu][matrix]") {
   Engine engine;
+  add_units(composed_units());  // for the reference
+  VariantRegistry registry;
+  add_compositions(registry);
+  for (int i = 0; i < kComposed; ++i) engine.register_variant(registry.at(composition_name(i)));
   const int configs = number_from("HEDDLE_MATRIX_CONFIGS", 220), seed = number_from("HEDDLE_MATRIX_SEED", 1);
   Tally tally;
   tools::parallel_for(configs, [&](int i) { try_config(engine, i, seed, tally); });

@@ -301,6 +301,8 @@ ParamValues random_params(Random& random, const Variant& variant, bool constant)
       {"original_context", {64, 8192}},
   };
   ParamValues params;
+  // Parts of a composition agree on the constants that they have by default.
+  if (constant && variant.components.size() > 1) return params;
   for (const Param& param : variant.params) {
     const auto pool = pools.find(param.name.substr(param.name.find('.') + 1));
     if (param.constant != constant || pool == pools.end()) continue;

@@ -10,6 +10,14 @@ namespace heddle {
 // The candidate with the smallest edit distance (the first of equals); empty if there is none.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
+// The names of a spec's params or tensors, as candidates.
+template <typename Named>
+std::vector<std::string> names_in(const std::vector<Named>& list) {
+  std::vector<std::string> names;
+  for (const Named& item : list) names.push_back(item.name);
+  return names;
+}
+
 // "a, b, c".
 std::string comma_list(const std::vector<std::string>& words);
 

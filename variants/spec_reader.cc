@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
 
-#include "variants/hook_code.h"
+#include "variants/hook_reader.h"
 #include "variants/nearest.h"
 #include "variants/spec_fields.h"
 #include "variants/spec_text.h"
@@ -30,13 +29,6 @@ template <typename Enum, std::size_t N>
 Enum value_of(std::string_view name, const Enum (&values)[N]) {
   return *std::find_if(std::begin(values), std::end(values),
                        [&](Enum value) { return name_of(value) == name; });
-}
-
-template <typename Named>
-std::vector<std::string> names_in(const std::vector<Named>& list) {
-  std::vector<std::string> names;
-  for (const Named& item : list) names.push_back(item.name);
-  return names;
 }
 
 class Reader {
@@ -233,7 +225,7 @@ class Reader {
     fields_.check_keys(*node, names_of(kHooks), "the hooks");
     for (std::size_t i = 0; i < node->keys.size(); ++i) {
       const Hook hook = value_of(node->keys[i], kHooks);
-      spec_.hooks[hook] = hook_code(hook, node->items[i]);
+      spec_.hooks[hook] = read_hook(fields_, hook, node->items[i], spec_);
       if (hook == Hook::initial_state && spec_.use_softmax == std::optional(false)) {
         fail(ErrorKind::invalid_spec,
              "{} stands beside \"use_softmax\": false, but it is a term of the softmax; leave one "
@@ -242,79 +234,6 @@ class Reader {
              fields_.where(node->items[i]));
       }
     }
-  }
-
-  HookCode hook_code(Hook hook, const SpecNode& node) {
-    HookCode out;
-    const SpecNode* code = &node;
-    if (node.kind == SpecNode::Kind::object) {
-      fields_.check_keys(node, {"code", "pair", "rotary_dim", "rms_norm"}, "a hook");
-      code = &fields_.required(node, "code", "the body of a function");
-      if (const SpecNode* pair = node.find("pair")) out.pair = rotary_pair(hook, *pair);
-      if (const SpecNode* width = node.find("rotary_dim")) out.rotary_dim = rotary_dim(out, *width);
-      if (const SpecNode* norm = node.find("rms_norm")) out.rms_norm = rms_norm(hook, *norm);
-    }
-    out.code =
-        fields_.string(*code, code == &node ? "the code as a string or an object with \"code\""
-                                            : "the code as a string");
-    out.line = code->line;
-    check_hook_code(fields_.where(*code), out.code,
-                    {hook, out.pair, names_in(spec_.params), names_in(spec_.tensors)});
-    return out;
-  }
-
-  void check_row_transform(Hook hook, const SpecNode& node, std::string_view sees) {
-    if (hook == Hook::query_transform || hook == Hook::key_transform ||
-        hook == Hook::value_transform) {
-      return;
-    }
-    fail(ErrorKind::invalid_spec,
-         "{} is {}, but only query_transform, key_transform and value_transform see {}.",
-         fields_.where(node), shown(node), sees);
-  }
-
-  std::string rotary_dim(const HookCode& hook, const SpecNode& node) {
-    if (hook.pair == RotaryPair::none) {
-      fail(ErrorKind::invalid_spec,
-           "{} is {}, but it says how many columns have a pair; ask for one, or leave it out.",
-           fields_.where(node), shown(node));
-    }
-    return compiled_in(node, false, 0, "an even whole number from 0");
-  }
-
-  std::string rms_norm(Hook hook, const SpecNode& node) {
-    check_row_transform(hook, node, "a whole row");
-    return compiled_in(node, true, 0, "a number from 0, the epsilon");
-  }
-
-  // A number, or the name of a constant param with a range above `least`, since kernels are compiled
-  // with it.
-  std::string compiled_in(const SpecNode& node, bool is_float, double least, std::string_view what) {
-    if (node.kind == SpecNode::Kind::number) {
-      const bool is_even = is_float || std::fmod(node.number, 2) == 0;
-      if (fields_.number(node, is_float) < least || !is_even) fields_.refuse(node, what);
-      return node.text;
-    }
-    const std::string& name =
-        fields_.string(node, fmt::format("{} or the name of a constant param", what));
-    const auto at = std::find_if(spec_.params.begin(), spec_.params.end(),
-                                 [&](const Param& param) { return param.name == name; });
-    if (at == spec_.params.end()) {
-      fail(ErrorKind::invalid_spec, "{} is {}, which is not among the spec's params; {}.",
-           fields_.where(node), in_quotes(name), offer(name, names_in(spec_.params)));
-    }
-    if (at->is_float != is_float || !at->constant || !at->min || *at->min < least) {
-      fail(ErrorKind::invalid_spec,
-           "{} is {}, but the param must be a constant {} with a min of {} or more.",
-           fields_.where(node), in_quotes(name), is_float ? "f32" : "i32", least);
-    }
-    return name;
-  }
-
-  RotaryPair rotary_pair(Hook hook, const SpecNode& node) {
-    check_row_transform(hook, node, "a pair");
-    const std::string word = fields_.word(node, {"half_split", "interleaved"}, "a rotary pair");
-    return word == "half_split" ? RotaryPair::half_split : RotaryPair::interleaved;
   }
 
   void compose() {

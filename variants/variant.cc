@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cfloat>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -71,8 +72,10 @@ void check_value(const Variant& variant, const Param& param, double value) {
 double value_of(const Component& component, const std::string& text,
                 const std::vector<double>& values) {
   const auto param = component.params.find(text);
-  return param == component.params.end() ? std::stod(text)
-                                         : values[static_cast<std::size_t>(param->second)];
+  if (param != component.params.end()) return values[static_cast<std::size_t>(param->second)];
+  double number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);  // the reader has checked it
+  return number;
 }
 
 std::int32_t smallest(const std::vector<Bound>& bounds, const std::vector<double>& values,
