@@ -141,7 +141,7 @@ class Plan(Command):
         self.refused("plan", "--kv", "4x16", "--explain", 4, says="4")
 
     def test_batch_invariant_cuts_a_request_the_same_in_every_batch(self):
-        words = r"They cut 8 of its 8 streams, into 12 pieces each, of 21 to 22 KV tiles"
+        words = r"They cut 8 of its 8 streams, into 13 pieces each, of 13 to 14 KV tiles"
         for kv in ["1x16384", "1x16384+63x4096"]:
             text = self.done("plan", "--kv", kv, "--batch-invariant", "--explain", 0)
             self.assertRegex(text, words)
