@@ -40,23 +40,26 @@ TileConfig decode_tile(int head_dim, int rows, int warp_keys, int warps, int sta
 }
 
 // What won on an H200 (ladder in templates/decode.cuh): twelve warps an SM with two stages, as far as they
-// fit; short rows as 32 keys a warp, so that a tile is worth its fixed cost. Elsewhere the first that fits,
-// most bytes under way first.
-TileConfig decode_tile(int head_dim, int rows, const DeviceLimits& limits) {
-  const TileConfig tile = head_dim <= 64    ? decode_tile(head_dim, rows, 32, 6, 2, 2, limits)
-                          : head_dim <= 128 ? decode_tile(head_dim, rows, 16, 6, 2, 2, limits)
-                          : head_dim <= 192 ? decode_tile(head_dim, rows, 16, 4, 2, 2, limits)
-                                            : decode_tile(head_dim, rows, 16, 6, 2, 1, limits);
-  if (tile.ctas_per_sm > 0) return tile;
+// fit; short rows as 32 keys a warp, so that a tile is worth its fixed cost.
+TileConfig fastest_decode_tile(int head_dim, int rows, const DeviceLimits& limits) {
+  if (head_dim <= 64) return decode_tile(head_dim, rows, 32, 6, 2, 2, limits);
+  if (head_dim <= 128) return decode_tile(head_dim, rows, 16, 6, 2, 2, limits);
+  if (head_dim <= 192) return decode_tile(head_dim, rows, 16, 4, 2, 2, limits);
+  return decode_tile(head_dim, rows, 16, 6, 2, 1, limits);
+}
+
+// With as many registers as there are, for GPUs with less shared memory and for hooks that need them: most
+// bytes under way first.
+TileConfig roomy_decode_tile(int head_dim, int rows, const DeviceLimits& limits) {
   TileConfig best{};
   int best_bytes = 0;
   for (int ctas : {2, 1}) {
     for (int warps : {4, 2}) {
       for (int stages = 3; stages >= 2; --stages) {
-        const TileConfig other = decode_tile(head_dim, rows, 16, warps, stages, ctas, limits);
-        const int in_flight = other.ctas_per_sm * (stages - 1) * warps * 64 * head_dim;
+        const TileConfig tile = decode_tile(head_dim, rows, 16, warps, stages, ctas, limits);
+        const int in_flight = tile.ctas_per_sm * (stages - 1) * warps * 64 * head_dim;
         if (in_flight <= best_bytes) continue;
-        best = other;
+        best = tile;
         best_bytes = in_flight;
       }
     }
@@ -168,7 +171,7 @@ std::string arch_of(int major, int minor) {
 std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int head_dim, const DeviceLimits& limits) {
   std::vector<TileConfig> tiles;
   if (pipeline == Pipeline::decode) {
-    tiles = {decode_tile(head_dim, decode_rows, limits)};
+    tiles = {fastest_decode_tile(head_dim, decode_rows, limits), roomy_decode_tile(head_dim, decode_rows, limits)};
   } else {
     if (limits.wgmma) add_sm90_tiles(tiles, head_dim, limits);
     if (head_dim <= 128)

@@ -161,7 +161,7 @@ TEST_CASE("nvrtc: the options are the fixed list, and the identity says which li
   if (!has_nvrtc()) return;
   const NvrtcCompiler compiler;
   const std::string& identity = compiler.identity();
-  CHECK_THAT(identity, contains("-std=c++20 --minimal --no-cache --no-source-include "
+  CHECK_THAT(identity, contains("-std=c++20 --prec-div=false --minimal --no-cache --no-source-include "
                                 "--modify-stack-limit=false --ptxas-options=-v"));
   for (const char* poison : {"restrict", "-G", "Ofast"})
     CHECK(identity.find(poison) == std::string::npos);
