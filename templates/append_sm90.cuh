@@ -12,6 +12,24 @@
 // in front.
 //
 // shared memory:  Q q_buffers x rows x D | ring: stages x kv x D | barriers, records
+//
+// Ladder, TFLOP/s on H200s (2026-11-29; bf16, 32/8 heads, causal but `full`; bf16 matmul 700 to 790 there; hosts
+// differ by 3 %). The first two columns and window are ragged, the others on pages of 16:
+//   16k   full  1x16k  chunk  4x4k  16x1k  d64  d256  window
+//   550   601   470           425   327    368  433   562    K and V by boxes of the first warp's lanes
+//   589   618   475    483    442   355    372  501   607    + items a stream ahead, Q in boxes, last keys first,
+//                                                            O rescaled under S, streams overlap; d64 192 x 96
+//   579   619   571    628    541   406    363  505          + K released as soon as S stands (the assembler had
+//                                                            moved that behind the softmax), boxes issued by all
+//                                                            four warps, copies awaited by barriers alone
+// The same within 2 %: where a turn ends (after issuing P V, once S stands, before the last step of P V);
+//   weights packed before or after the wait for O; streams one after the other in place of overlapped.
+// Slower: a quarter or an eighth of exp2 as polynomials on the FMA pipe (16k 580 / 559, 4x4k 410 / 426);
+//   pages of 16 as gathered K beside boxes of V (1x16k 559, 4x4k 525), all gathered (541, 505), boxes of whole
+//   rows, 4 KB each (575, 526).
+// soft_cap: 378 with tanh from ex2 and rcp (2^-21), 3 special functions a logit; 464 with tanh.approx, whose 2^-11
+//   is more than the contract leaves.
+// ncu, 16k ragged, second line: tensor pipe 70 % busy, issue slots 39 %.
 #pragma once
 
 #include "templates/append_sm90_load.cuh"
@@ -68,6 +86,9 @@ class AppendSm90Consumer {
     if constexpr (kTurns) named_barrier_arrive(kTurnBarrier + (group_ + 1) % kGroups, 2 * kWarpgroupSize);
   }
 
+  // Between the waits for tiles and their products: threads of the producer may have copied them.
+  static HEDDLE_DEVICE void fence_tiles() { fence_async_proxy(); }
+
   HEDDLE_DEVICE int q_buffer() const { return number_ % Smem::kQBuffers; }
 
   // The next stage of the ring, filled.
@@ -76,6 +97,11 @@ class AppendSm90Consumer {
     barrier_wait(&smem_.full[stage], ring_.parity);
     ring_.advance();
     return stage;
+  }
+  // The assembler moves an arrival, which nothing waits for, down to the next branch: past a softmax. (No
+  // stage is below zero.)
+  static HEDDLE_DEVICE void stay_here(int stage) {
+    asm volatile("{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p trap;\n}" ::"r"(stage) : "memory");
   }
   HEDDLE_DEVICE void release(int stage) const { release(&smem_.empty[stage]); }
   static HEDDLE_DEVICE void release(const uint64_t* empty) {
@@ -94,6 +120,7 @@ class AppendSm90Consumer {
     const bool has_scores = !stream.is_end && has_tiles(stream), has_values = last != nullptr && has_tiles(*last);
     const int v = kOverlapsStreams && has_values ? acquire() : 0, k = has_scores ? acquire() : 0;
     const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
+    fence_tiles();
     if constexpr (kOverlapsStreams) rescale();  // here and not under the scores: the assembler would wait for those
     begin_turn();
     score(s, queries, keys);
@@ -136,6 +163,7 @@ class AppendSm90Consumer {
     if (has_values) {
       const int v = acquire();
       const uint32_t values = values_at(v);
+      fence_tiles();
       rescale();
       accumulate(values);
       wgmma_wait<0>();
@@ -156,6 +184,7 @@ class AppendSm90Consumer {
     float s[kBlocks][4];
     const int k = acquire(), v = acquire();
     const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
+    fence_tiles();
     begin_turn();
     score(s, queries, keys);
     rescale();
@@ -164,6 +193,7 @@ class AppendSm90Consumer {
     wgmma_wait<1>();
     pin_registers(s);
     release(k);
+    stay_here(k);
     apply_hooks<kMasked>(s, stream, t);
     weigh(s);
     // The weights are made before the wait, under the product: without a branch on them the assembler
@@ -314,11 +344,11 @@ class AppendSm90 {
  private:
   HEDDLE_DEVICE void init_barriers() {
     for (int i = 0; i < Smem::kQBuffers; ++i) {
-      barrier_init(&smem_.q_full[i], kWarpgroupWarps + 1);  // the rows, and the record
+      barrier_init(&smem_.q_full[i], kWarpgroupSize + 1);  // the rows, and the record
       barrier_init(&smem_.q_empty[i], kGroups * kWarpgroupWarps);
     }
     for (int i = 0; i < Smem::kStages; ++i) {
-      barrier_init(&smem_.full[i], kWarpgroupWarps);
+      barrier_init(&smem_.full[i], kWarpgroupSize);
       barrier_init(&smem_.empty[i], kGroups * kWarpgroupWarps);
     }
     barrier_init_fence();

@@ -4,11 +4,12 @@
 //
 //   K(n) | K(n-1) V(n) | K(n-2) V(n-1) | ... | V(0)
 //
-// Queries, and tiles that are seen as a whole where rows are ragged or pages large, come through the copy
-// engine, issued by the lanes of the first warp, a box each. All others are 16-byte gathers by every
-// thread, which take pages of any size: a lane looks up the rows that its warp copies, one each, with
-// page ids read one tile ahead. Rows that nobody sees become zeros without a read. Hooks on q, k and
-// v change a tile in place before it is passed on.
+// Queries, and tiles that are seen as a whole where rows are ragged or pages large enough, come through the
+// copy engine, a box a lane of all four warps. All others are 16-byte gathers by every thread, which take
+// pages of any size: a lane looks up the rows that its warp copies, one each, with page ids read one tile
+// ahead. Rows that nobody sees become zeros without a read. Nobody here waits for a copy to land:
+// barriers do (`arrive`, `arrive_after_copies`), and consumers fence what they then read. Only hooks
+// on q, k and v wait, which change a tile in place before it is passed on.
 #pragma once
 
 #include "templates/append_sm90_smem.cuh"
@@ -28,9 +29,11 @@ class AppendSm90Loader {
   static constexpr int kStride = kWarpgroupWarps * kStep;
   static constexpr int kFirstHead = -1;  // of the next item
   static constexpr int kBoxRows = Spec::kBoxRows;
+  static constexpr int kBoxBytes = kBoxRows * KvTile::kRowBytes;
+  static constexpr int kBoxes = KvTile::kBytes / max_of(kBoxBytes, 1);  // of a tile
   static constexpr bool kBoxesOfQ = Spec::kQBoxTokens > 0 && !Hooks::has_query_transform;
-  static_assert(kBoxRows % kStride == 0, "a box begins with a row that the first warp looks up");
-  static_assert(kBoxRows == 0 || Spec::kTile.kv / max_of(kBoxRows, 1) * KvTile::kBlocks <= kWarpSize, "a lane a box");
+  static_assert(kBoxRows % kStride == 0, "every warp looks up a row of each box");
+  static_assert(kBoxRows == 0 || kBoxes <= kWarpgroupSize, "a lane a box");
   static_assert(Spec::kTile.rows % kStride == 0 && Spec::kTile.kv % kStride == 0, "a warp copies whole steps");
   static_assert(Spec::kTile.kv <= kWarpgroupSize, "one lane looks up one row");
 
@@ -47,11 +50,11 @@ class AppendSm90Loader {
     while (begin_stream()) {
       load_q();
       load_tiles();
-      pass_on_copies<0>();
       q_.advance();
       ++stream_;
     }
     arrive(&smem_.q_full[q_.stage]);  // for the rows that the end does not have
+    wait_for_copies();                // none outlives its thread
   }
 
  private:
@@ -123,7 +126,7 @@ class AppendSm90Loader {
 
   HEDDLE_DEVICE void load_q() {
     if (kBoxesOfQ && maps_.q_usable) return copy_q_boxes();
-    copy_rows<QTile>(shared_address(smem_.q[q_.stage]), static_cast<const uint16_t*>(p_.q), [&](int row) {
+    copy_rows<QTile, false>(shared_address(smem_.q[q_.stage]), static_cast<const uint16_t*>(p_.q), [&](int row) {
       const int packed = record_->item.row_begin + row;
       const int64_t q_row = record_->item.qo_begin + packed / Spec::kGroup;
       const int head = record_->kv_head * Spec::kGroup + packed % Spec::kGroup;
@@ -139,15 +142,15 @@ class AppendSm90Loader {
           [&](int row) { return row < record_->item.num_rows; });
       end_transform(&smem_.q_full[q_.stage]);
     } else {
-      end_copies(&smem_.q_full[q_.stage]);
+      arrive_after_copies(&smem_.q_full[q_.stage]);
     }
   }
 
   // Rows past the item's end come too, from whatever follows in q: nobody asks what becomes of them.
   HEDDLE_DEVICE void copy_q_boxes() {
     uint64_t* full = &smem_.q_full[q_.stage];
-    arrive(full, QTile::kBytes);
     const int block = thread();
+    arrive(full, block == 0 ? QTile::kBytes : 0);
     if (block < QTile::kBlocks)
       copy_box(shared_address(smem_.q[q_.stage]) + block * QTile::kBlockBytes, maps_.q, full,
                block * QTile::kBlockColumns, record_->kv_head * Spec::kGroup,
@@ -155,14 +158,10 @@ class AppendSm90Loader {
   }
 
   HEDDLE_DEVICE void load_keys(int t) {
-    barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1);
     const int start = tile_start<Spec::kTile.kv>(record_->item, t);
     if (!Hooks::has_key_transform && in_boxes(start)) return copy_boxes(maps_.k, key_id_, start);
-    const int64_t head = record_->kv_head * p_.k_head_stride;
-    copy_rows<KvTile>(shared_address(smem_.stage[ring_.stage]), static_cast<const uint16_t*>(p_.k), [&](int row) {
-      return record_->some_see.contains(start + row)
-                 ? head + Address::k_offset(p_, record_->item.kv_offset, key_id_, start + row)
-                 : kNotSeen;
+    gather(static_cast<const uint16_t*>(p_.k) + record_->kv_head * p_.k_head_stride, start, [&](int row) {
+      return Address::k_offset(p_, record_->item.kv_offset, key_id_, start + row);
     });
     pass_on<Hooks::has_key_transform, Hooks::key_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
       if constexpr (Hooks::has_key_transform) return hooks_.key_transform(x, pair, dim, c);
@@ -171,14 +170,10 @@ class AppendSm90Loader {
   }
 
   HEDDLE_DEVICE void load_values(int t, int row_id) {
-    barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1);
     const int start = tile_start<Spec::kTile.kv>(record_->item, t);
     if (!Hooks::has_value_transform && in_boxes(start)) return copy_boxes(maps_.v, row_id, start);
-    const int64_t head = record_->kv_head * p_.v_head_stride;
-    copy_rows<KvTile>(shared_address(smem_.stage[ring_.stage]), static_cast<const uint16_t*>(p_.v), [&](int row) {
-      return record_->some_see.contains(start + row)
-                 ? head + Address::v_offset(p_, record_->item.kv_offset, row_id, start + row)
-                 : kNotSeen;
+    gather(static_cast<const uint16_t*>(p_.v) + record_->kv_head * p_.v_head_stride, start, [&](int row) {
+      return Address::v_offset(p_, record_->item.kv_offset, row_id, start + row);
     });
     pass_on<Hooks::has_value_transform, Hooks::value_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
       if constexpr (Hooks::has_value_transform) return hooks_.value_transform(x, pair, dim, c);
@@ -186,28 +181,46 @@ class AppendSm90Loader {
     });
   }
 
-  HEDDLE_DEVICE bool in_boxes(int start) const {
-    return kBoxRows > 0 && maps_.kv_usable && record_->some_see.contains_all(start, start + Spec::kTile.kv);
+  HEDDLE_DEVICE bool all_seen(int start) const {
+    return record_->some_see.contains_all(start, start + Spec::kTile.kv);
+  }
+  HEDDLE_DEVICE bool in_boxes(int start) const { return kBoxRows > 0 && maps_.kv_usable && all_seen(start); }
+
+  HEDDLE_DEVICE void wait_until_empty() const { barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1); }
+
+  // A tile by the threads. What a whole one needs is looked up while the stage may still be in use.
+  template <class OffsetOf>
+  HEDDLE_DEVICE void gather(const uint16_t* base, int start, const OffsetOf& offset_of) const {
+    const uint32_t tile = shared_address(smem_.stage[ring_.stage]);
+    if (all_seen(start)) {
+      const int64_t looked_up = offset_of(looked_up_row(0));
+      wait_until_empty();
+      copy_rows<KvTile, true>(tile, base, [&](int) { return looked_up; });
+    } else {
+      wait_until_empty();
+      copy_rows<KvTile, false>(
+          tile, base, [&](int row) { return record_->some_see.contains(start + row) ? offset_of(row) : kNotSeen; });
+    }
   }
 
-  // A tile through the copy engine. Page ids lie with the lanes that look up the boxes' first rows.
+  // A tile through the copy engine, the boxes in turn by each of the warps. Page ids lie with the lanes
+  // that look up rows of the boxes.
   HEDDLE_DEVICE void copy_boxes(const TensorMaps::Map& map, int row_id, int start) {
     uint64_t* full = &smem_.full[ring_.stage];
-    arrive(full, KvTile::kBytes);
-    if (thread() < kWarpSize) {
-      constexpr int kBoxes = Spec::kTile.kv / max_of(kBoxRows, 1);
-      const int block = thread() % KvTile::kBlocks, row = thread() / KvTile::kBlocks * kBoxRows;
-      const int page = __shfl_sync(kFullMask, row_id, row / kStride * kStep);
-      const uint32_t to = shared_address(smem_.stage[ring_.stage]) + block * KvTile::kBlockBytes + row * KvTile::kRowBytes;
-      if (thread() < kBoxes * KvTile::kBlocks) {
-        const int column = block * KvTile::kBlockColumns;
-        if constexpr (Spec::kPageSize == 0)
-          copy_box(to, map, full, column, record_->kv_head, static_cast<int>(record_->item.kv_offset) + start + row);
-        else
-          copy_box(to, map, full, column, record_->kv_head, (start + row) % Spec::kPageSize, page);
-      }
+    const int warp = uniform(thread() / kWarpSize), box = lane_index() * kWarpgroupWarps + warp;
+    const int block = box % KvTile::kBlocks, row = box / KvTile::kBlocks * kBoxRows;
+    const int page = __shfl_sync(kFullMask, row_id, row / kStride * kStep);
+    const uint32_t to =
+        shared_address(smem_.stage[ring_.stage]) + block * KvTile::kBlockBytes + row * KvTile::kRowBytes;
+    wait_until_empty();
+    arrive(full, (kBoxes + kWarpgroupWarps - 1 - warp) / kWarpgroupWarps * kBoxBytes);
+    if (box < kBoxes) {
+      const int head = record_->kv_head, column = block * KvTile::kBlockColumns;
+      if constexpr (Spec::kPageSize == 0)
+        copy_box(to, map, full, column, head, static_cast<int>(record_->item.kv_offset) + start + row);
+      else
+        copy_box(to, map, full, column, head, (start + row) % Spec::kPageSize, page);
     }
-    pass_on_copies<0>();
     ring_.advance();
   }
 
@@ -228,47 +241,33 @@ class AppendSm90Loader {
           [&](int row) { return record_->some_see.contains(start + row); });
       end_transform(full);
     } else {
-      end_copies(full);
+      arrive_after_copies(full);
     }
     ring_.advance();
   }
 
-  HEDDLE_DEVICE void begin_transform() {
-    cp_async_commit();
-    cp_async_wait<0>();
-    pass_on_copies<0>();
+  HEDDLE_DEVICE void begin_transform() const {
+    wait_for_copies();
     sync();
   }
-  HEDDLE_DEVICE void end_transform(uint64_t* full) {
+  HEDDLE_DEVICE void end_transform(const uint64_t* full) const {
     fence_async_proxy();
     arrive(full);
   }
 
-  // What threads copy must be fenced before products read it, by the threads that copied. So a tile is passed
-  // on when the copies of the next one are under way. (The consumers never hold more than two
-  // stages while they wait for a third, and there are more.)
-  HEDDLE_DEVICE void end_copies(uint64_t* full) {
-    cp_async_commit();
-    pass_on_copies<1>();
-    copied_ = full;
-  }
-  template <int kPending>
-  HEDDLE_DEVICE void pass_on_copies() {
-    if (copied_ == nullptr) return;
-    cp_async_wait<kPending>();
-    fence_async_proxy();
-    arrive(copied_);
-    copied_ = nullptr;
-  }
+  // --- arrivals: one for each thread of the producer and phase -------------------------------------
 
-  // One arrival a warp, for what all of its threads have done. The first one's makes the phase wait for
-  // the copy engine's bytes too.
+  // For this warp's threads. Makes the phase wait for the copy engine's bytes too, as lane 0 says.
   HEDDLE_DEVICE void arrive(const uint64_t* full, int bytes = 0) const {
     __syncwarp();
-    if (thread() == 0 && bytes > 0)
-      barrier_arrive_expecting(full, bytes);
-    else if (lane_index() == 0)
-      barrier_arrive(full);
+    if (lane_index() > 0) return;
+    if (bytes > 0) barrier_expect(full, bytes);
+    barrier_arrive(full, kWarpSize);
+  }
+  static HEDDLE_DEVICE void arrive_after_copies(const uint64_t* full) { barrier_arrive_after_copies(full); }
+  static HEDDLE_DEVICE void wait_for_copies() {
+    cp_async_commit();
+    cp_async_wait<0>();
   }
 
   // --- rows ---------------------------------------------------------------------------------
@@ -286,24 +285,25 @@ class AppendSm90Loader {
     next_id_ = Address::row_id(p_, record_->item.kv_offset, kv_pos, record_->some_see.contains(kv_pos));
   }
 
-  // `offset_of(row)`: where the row lies, in elements, or kNotSeen.
-  template <class Tile, class OffsetOf>
+  // `offset_of(row)`: where the row lies, in elements, or, where not all are seen, kNotSeen.
+  template <class Tile, bool kAllSeen, class OffsetOf>
   HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const OffsetOf& offset_of) const {
     constexpr int kTurns = Tile::kRows / kStride;
     const int lane = thread() % kWarpSize, warp = thread() / kWarpSize;
     const int row = lane / kLanes, chunk = lane % kLanes;
     const uint32_t to = tile + Tile::chunk_offset(warp * kStep + row, 0, chunk);
+    base += chunk * kChunkElements;
     int64_t looked_up = 0;
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
       if (turn % kLanes == 0) looked_up = offset_of(looked_up_row(turn / kLanes));
       const int64_t offset = __shfl_sync(kFullMask, looked_up, turn % kLanes * kStep + row);
-      const bool seen = static_cast<int>(offset >> 32) != static_cast<int>(kNotSeen >> 32);
-      const uint16_t* from = base + (seen ? offset + chunk * kChunkElements : 0);
+      const bool seen = kAllSeen || static_cast<int>(offset >> 32) != static_cast<int>(kNotSeen >> 32);
+      const uint16_t* from = base + (seen ? offset : 0);
 #pragma unroll
       for (int block = 0; block < Tile::kBlocks; ++block)
-        cp_async_16(to + turn * kStride * Tile::kRowBytes + block * Tile::kBlockBytes,
-                    from + block * Tile::kBlockColumns, seen);
+        cp_async_16(to + turn * kStride * Tile::kRowBytes + block * Tile::kBlockBytes, from + block * Tile::kBlockColumns,
+                    seen);
     }
   }
 
@@ -317,7 +317,6 @@ class AppendSm90Loader {
   AppendStream* record_ = nullptr;
   RingPlace<Smem::kStages> ring_;
   RingPlace<Smem::kQBuffers> q_;
-  uint64_t* copied_ = nullptr;  // barrier of the tile that is still to be passed on
   int stream_ = 0;
   const WorkItem* next_item_ = nullptr;
   uint32_t word_ = 0;  // this lane's of the next record

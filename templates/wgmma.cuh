@@ -20,16 +20,17 @@ HEDDLE_DEVICE void barrier_init(const uint64_t* barrier, int count) {
 }
 // After the inits of one thread, before the CTA's barrier.
 HEDDLE_DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-HEDDLE_DEVICE void barrier_arrive(const uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+HEDDLE_DEVICE void barrier_arrive(const uint64_t* barrier, int arrivals = 1) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
-// Arrives once this thread's earlier cp.asyncs have landed.
+// Arrives once this thread's earlier cp.asyncs have landed; the thread itself goes on. Whoever waits must
+// fence before products read what was copied.
 HEDDLE_DEVICE void barrier_arrive_after_copies(const uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-// Arrives, and makes the phase wait for that many bytes of the copy engine's too.
-HEDDLE_DEVICE void barrier_arrive_expecting(const uint64_t* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+// Makes the present phase wait for that many bytes of the copy engine's too.
+HEDDLE_DEVICE void barrier_expect(const uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
 // Returns once the phase of that parity has ended; a fresh barrier counts as one whose phase 1 has.
@@ -125,9 +126,9 @@ struct WgmmaTile {
   static constexpr int kBlockColumns = kHeadDim % 64 == 0 ? 64 : kHeadDim % 32 == 0 ? 32 : 16;
   static constexpr int kBlocks = kHeadDim / kBlockColumns;
   static constexpr int kRowBytes = kBlockColumns * 2;
-  static constexpr int kBlockBytes = kRows * kRowBytes;
-  static constexpr int kBytes = kBlocks * kBlockBytes;
+  static constexpr int kBytes = kRows * kHeadDim * 2;
   static constexpr int kBlockChunks = kBlockColumns / kChunkElements;
+  static constexpr int kBlockBytes = kRows * kRowBytes;
   static constexpr int kEightRows = 8 * kRowBytes;  // the swizzle's period
 
   static HEDDLE_DEVICE int chunk_offset(int row, int block, int chunk) {
@@ -147,7 +148,7 @@ struct WgmmaTile {
   static HEDDLE_DEVICE uint32_t descriptor(uint32_t address, int leading_bytes) {
     return (leading_bytes / 16) << 16 | address / 16;
   }
-  // Columns are summed over (q, k); sum_step(i) leads to columns 16 i on.
+  // Columns are summed over (q, k); column_step(i) leads to columns 16 i on.
   static HEDDLE_DEVICE uint32_t by_columns(uint32_t address) { return descriptor(address, 16); }
   static HEDDLE_DEVICE constexpr int column_step(int i) {
     constexpr int kSteps = kBlockColumns / 16;
