@@ -1,6 +1,8 @@
 // The correctness matrix on the GPU: seeded random configurations against the double-precision
-// reference. HEDDLE_MATRIX_CONFIGS and HEDDLE_MATRIX_SEED set how many and which.
+// reference. HEDDLE_MATRIX_CONFIGS and HEDDLE_MATRIX_SEED set how many and which; with HEDDLE_MATRIX_TRACE
+// each one says on stderr when it begins and ends, so that one that hangs is known.
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 
@@ -37,6 +39,13 @@ struct Tally {
   }
 };
 
+void trace(int index, const char* what, const AttentionConfig& config) {
+  static const bool wanted = std::getenv("HEDDLE_MATRIX_TRACE") != nullptr;
+  if (wanted)
+    fmt::print(stderr, "matrix {} {}: {} {} heads {},{},{} page {}\n", index, what, config.variant, name_of(config.kv_dtype),
+               config.num_qo_heads, config.num_kv_heads, config.head_dim, config.page_size);
+}
+
 // Random compositions among the variants; the rest are the built-in ones.
 constexpr int kComposed = 16;
 
@@ -46,7 +55,9 @@ constexpr int kBatchesPerConfig = 10;
 void try_config(Engine& engine, int index, int seed, Tally& tally) {
   tools::Random random(std::uint64_t(seed) * 1000003 + index);
   const AttentionConfig config = random_config(random, engine);
+  trace(index, "compiles", config);
   Attention attention = engine.attention(config);
+  trace(index, "runs", config);
   for (int i = 0; i < kBatchesPerConfig; ++i) {
     // Drawn one after the other: compilers order a call's arguments as they like.
     const std::uint64_t data_seed = random.bits();
@@ -55,6 +66,7 @@ void try_config(Engine& engine, int index, int seed, Tally& tally) {
     plan_and_run(attention, workspace, problem);
     tally.add(problem.judge());
   }
+  trace(index, "ends", config);
 }
 
 }  // namespace
