@@ -26,7 +26,7 @@ EngineState::EngineState(const EngineOptions& given)
 
 NvrtcCompiler& EngineState::nvrtc_compiler() {
   const std::lock_guard lock(mutex);
-  if (!nvrtc) nvrtc = std::make_unique<NvrtcCompiler>();
+  if (!nvrtc) nvrtc = std::make_unique<NvrtcCompiler>(options.nvrtc_dirs);
   return *nvrtc;
 }
 

@@ -36,6 +36,7 @@ struct EngineOptions {
   bool use_disk_cache = true;
   std::string cache_dir;  // empty: $HEDDLE_CACHE_DIR, $XDG_CACHE_HOME/heddle, $HOME/.cache/heddle
   bool check_pages = false;  // debug: run() reads kv_indices back and refuses ids out of range
+  std::vector<std::string> nvrtc_dirs;  // folders that may hold libnvrtc, tried before the usual ones
 };
 
 // A model's attention, as fixed when it is made.

@@ -37,7 +37,7 @@ DOORS = {
 }
 STORY_LINES = range(10, 26)
 TOP = set(ROOMS) | {".ci", ".clang-format", ".clang-tidy", ".clangd", ".editorconfig", ".gitignore",
-                    "CMakeLists.txt", "CMakePresets.json", "LICENSE", "README.md"}
+                    "CMakeLists.txt", "CMakePresets.json", "LICENSE", "README.md", "pyproject.toml"}
 IGNORED_TOP = re.compile(r"^(\.git|build.*|\.deps|\.peers|\.whl|out|shared|__pycache__|\.cache)$")
 SOURCES = {".h", ".cc", ".cuh", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
