@@ -1,0 +1,95 @@
+"""Batches of requests with one new token each."""
+import functools
+
+import torch
+
+from heddle import InputError
+from heddle.flashinfer import _refuse
+from heddle.flashinfer._planned import PageIds, Planned, config_of, page_lists, soft_cap_of, split_cache
+
+
+class BatchDecodeWithPagedKVCacheWrapper:
+    """FlashInfer's class of this name, on heddle.
+
+    float_workspace_buffer says on which device; heddle keeps a workspace of its own. With use_cuda_graph the
+    buffers' lengths are the maxima: any batch within them may be planned, a smaller one too, and
+    paged_kv_indices_buffer is what a captured run() reads.
+    """
+
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, use_tensor_cores=False,
+                 paged_kv_indptr_buffer=None, paged_kv_indices_buffer=None, paged_kv_last_page_len_buffer=None,
+                 backend="auto", jit_args=None):
+        _refuse.unless_none(jit_args=jit_args)
+        _refuse.backend(backend)
+        buffers = paged_kv_indptr_buffer, paged_kv_indices_buffer, paged_kv_last_page_len_buffer
+        if use_cuda_graph != all(b is not None for b in buffers) or (not use_cuda_graph and any(b is not None for b in buffers)):
+            raise InputError(f"use_cuda_graph is {use_cuda_graph}; paged_kv_indptr_buffer, paged_kv_indices_buffer and "
+                             "paged_kv_last_page_len_buffer belong to it, all three or none.")
+        self.device = float_workspace_buffer.device
+        self._layout = _refuse.layout(kv_layout)
+        self._use_tensor_cores, self._use_cuda_graph = use_tensor_cores, use_cuda_graph
+        self._max_requests = len(paged_kv_last_page_len_buffer) if use_cuda_graph else 0
+        self._pages = PageIds(paged_kv_indices_buffer)
+        self._planned = Planned()
+
+    @property
+    def use_tensor_cores(self):
+        return self._use_tensor_cores
+
+    @property
+    def is_cuda_graph_enabled(self):
+        return self._use_cuda_graph
+
+    def plan(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size,
+             pos_encoding_mode="NONE", window_left=-1, logits_soft_cap=None, q_data_type="float16", kv_data_type=None,
+             o_data_type=None, data_type=None, sm_scale=None, rope_scale=None, rope_theta=None, non_blocking=True,
+             block_tables=None, seq_lens=None, fixed_split_size=None, disable_split_kv=False, q_len_per_req=1):
+        """indptr [batch + 1], last_page_len [batch] (best on the CPU); indices [indptr[-1]] page ids."""
+        _refuse.positions(pos_encoding_mode, rope_scale, rope_theta)
+        _refuse.unless_none(block_tables=block_tables, seq_lens=seq_lens)
+        _refuse.unless((1,), q_len_per_req=q_len_per_req)
+        if data_type is not None:
+            q_data_type = kv_data_type = data_type
+        config = config_of(num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
+                           page_size=page_size, q_data_type=q_data_type, kv_data_type=kv_data_type,
+                           o_data_type=o_data_type, sm_scale=sm_scale, fixed_split_size=fixed_split_size,
+                           disable_split_kv=disable_split_kv, max_qo_len=1)
+        if self._use_cuda_graph:
+            self._planned.limits = {"max_requests": self._max_requests, "max_qo_rows": self._max_requests,
+                                    "max_kv_tokens": len(self._pages.buffer) * page_size}
+        cap = soft_cap_of(logits_soft_cap)
+        params = {**({"window_left": window_left} if window_left >= 0 else {}), **({"cap": cap} if cap else {})}
+        batch = page_lists(torch.arange(len(last_page_len) + 1), indptr, last_page_len)
+        self._window_left = window_left
+        self._pages.set(indices, self.device)
+        self._planned.plan(self.device, config, {"window": window_left >= 0, "soft_cap": cap is not None}, batch,
+                           params, {})
+
+    begin_forward = plan
+
+    def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
+            return_lse=False, enable_pdl=None, window_left=None, sinks=None, q_len_per_req=None,
+            skip_softmax_threshold_scale_factor=None, kv_cache_sf=None):
+        """q [batch, num_qo_heads, head_dim] -> like q; with return_lse also [batch, num_qo_heads] f32, base 2."""
+        if args:
+            _refuse.unless_none(args=args)
+        _refuse.scales(q_scale, k_scale)
+        _refuse.unless((None, 1), q_len_per_req=q_len_per_req)
+        _refuse.unless_none(skip_softmax_threshold_scale_factor=skip_softmax_threshold_scale_factor,
+                            kv_cache_sf=kv_cache_sf)
+        if window_left is not None:
+            _refuse.unless((self._window_left,), window_left=window_left)
+        k, v = split_cache(paged_kv_cache)
+        return self._planned.run(q, k, v, out=out, lse=lse, return_lse=return_lse, sinks=sinks, v_scale=v_scale,
+                                 layout=self._layout, kv_indices=self._pages.ids)
+
+    run_return_lse = functools.partialmethod(run, return_lse=True)
+
+
+class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWrapper):
+    """The same with use_cuda_graph and its buffers as plain arguments."""
+
+    def __init__(self, workspace_buffer, indptr_buffer, indices_buffer, last_page_len_buffer, kv_layout="NHD",
+                 use_tensor_cores=False):
+        super().__init__(workspace_buffer, kv_layout, True, use_tensor_cores, indptr_buffer, indices_buffer,
+                         last_page_len_buffer)
