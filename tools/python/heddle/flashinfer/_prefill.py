@@ -3,7 +3,8 @@ import torch
 
 from heddle import InputError
 from heddle.flashinfer import _refuse
-from heddle.flashinfer._planned import Planned, soft_cap_of
+from heddle._planned import Planned
+from heddle.flashinfer._arguments import soft_cap_of
 
 UNSUPPORTED_IN_PLAN = ("prefix_len_ptr", "token_pos_in_items_ptr", "max_item_len_ptr", "seq_lens", "seq_lens_q",
                        "block_tables", "max_token_per_sequence", "max_sequence_kv", "v_indptr", "o_indptr")

@@ -5,7 +5,8 @@ import torch
 
 from heddle import InputError
 from heddle.flashinfer import _refuse
-from heddle.flashinfer._planned import PageIds, Planned, config_of, page_lists, soft_cap_of, split_cache
+from heddle._planned import Planned
+from heddle.flashinfer._arguments import PageIds, config_of, page_lists, soft_cap_of, split_cache
 
 
 class BatchDecodeWithPagedKVCacheWrapper:

@@ -2,7 +2,7 @@
 import torch
 
 from heddle.flashinfer import _refuse
-from heddle.flashinfer._planned import split_cache
+from heddle.flashinfer._arguments import split_cache
 
 
 def get_seq_lens(kv_indptr, kv_last_page_len, page_size):

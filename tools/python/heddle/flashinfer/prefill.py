@@ -2,7 +2,7 @@
 import functools
 
 from heddle.flashinfer import _refuse
-from heddle.flashinfer._planned import PageIds, config_of, host, page_lists, split_cache
+from heddle.flashinfer._arguments import PageIds, config_of, host, page_lists, split_cache
 from heddle.flashinfer._prefill import Prefill, refuse_in_plan
 
 

@@ -1,14 +1,13 @@
 """One request, without a wrapper: every call plans and runs."""
-import threading
+import functools
 
 import torch
 
 from heddle import InputError
 from heddle.flashinfer import _refuse
-from heddle.flashinfer._planned import Planned, config_of, soft_cap_of
+from heddle._planned import planned_of_thread
+from heddle.flashinfer._arguments import config_of, soft_cap_of
 from heddle.flashinfer._prefill import mask_tensors
-
-_of_thread = threading.local()  # a Workspace belongs to one thread at a time
 
 
 def _run(q, k, v, *, kv_layout, sm_scale, window_left, logits_soft_cap, causal, custom_mask, packed_custom_mask,
@@ -25,8 +24,7 @@ def _run(q, k, v, *, kv_layout, sm_scale, window_left, logits_soft_cap, causal, 
     cap = soft_cap_of(logits_soft_cap)
     params = {**({"window_left": window_left} if window_left >= 0 else {}), **({"cap": cap} if cap else {})}
     parts = {"causal": causal and mask is None, "window": window_left >= 0, "soft_cap": cap is not None, "mask": mask}
-    key = q.device, tuple(config.items()), tuple(parts.items())
-    planned = _of_thread.__dict__.setdefault(key, Planned())
+    planned = planned_of_thread((q.device, tuple(config.items()), tuple(parts.items())))
     planned.plan(q.device, config, parts, {"qo_indptr": [0, q.shape[0]], "kv_indptr": [0, k.shape[0]]}, params, tensors)
     return planned.run(q, k, v, out=None, lse=None, return_lse=return_lse, sinks=None, v_scale=v_scale, layout="NHD")
 
@@ -61,5 +59,4 @@ def single_prefill_with_kv_cache(q, k, v, scale_q=None, scale_k=None, scale_v=No
                 packed_custom_mask=packed_custom_mask, v_scale=v_scale, return_lse=return_lse, max_qo_len=None)
 
 
-single_prefill_with_kv_cache_return_lse = lambda *args, **words: single_prefill_with_kv_cache(  # noqa: E731
-    *args, **words, return_lse=True)
+single_prefill_with_kv_cache_return_lse = functools.partial(single_prefill_with_kv_cache, return_lse=True)
