@@ -5,6 +5,7 @@
 #   compiler, cmake, ninja, libraries  Debian / Ubuntu packages (root, or sudo)
 #   cuda.h, nvrtc.h and NVRTC          a CUDA toolkit where there is one, else the PyPI packages
 #                                      nvidia-cuda-nvrtc and nvidia-cuda-runtime, in .deps/cuda
+#   nanobind, numpy, pytest            PyPI packages for the Python package and its tests, in .deps/python
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -77,10 +78,38 @@ install_cuda() {
   rm -rf "$work"
 }
 
+# For the Python package; numpy belongs to the interpreter's version, so another one fetches anew.
+install_python_packages() {
+  local version
+  version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2], int(sys.version_info >= (3, 10)))')
+  if [ "${version#* }" = 0 ]; then
+    say "CPython ${version% *} is older than 3.10: the Python package is left out"
+    return 0
+  fi
+  [ -e ".deps/python/for-${version% *}" ] && return 0
+  if ! python3 -m pip --version >/dev/null 2>&1; then
+    missing=(python3-pip)
+    install_packages
+  fi
+  say "fetching nanobind, numpy and pytest into .deps/python"
+  local work=.deps/python.$$
+  rm -rf "$work"
+  if ! python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --target "$work" \
+      'nanobind>=2.4' numpy pytest; then
+    rm -rf "$work"
+    say "they could not be fetched: the Python package is left out" >&2
+    return 0
+  fi
+  touch "$work/for-${version% *}"
+  rm -rf .deps/python
+  mv "$work" .deps/python
+}
+
 need_tool g++ g++
 need_tool cmake cmake
 need_tool ninja ninja-build
 need_tool python3 python3
+python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || missing+=(python3-dev)
 has_header catch2/catch_all.hpp || need_header catch2/catch.hpp catch2  # version 3, or 2
 need_header fmt/core.h libfmt-dev
 need_header nlohmann/json.hpp nlohmann-json3-dev
@@ -89,3 +118,4 @@ need_header xxhash.h libxxhash-dev
 need_header benchmark/benchmark.h libbenchmark-dev
 install_packages
 install_cuda
+install_python_packages

@@ -232,6 +232,18 @@ def test_the_cache(tmp_path):
     assert heddle.cache.clear(str(tmp_path)) == 1 and heddle.cache.entries(str(tmp_path)) == []
 
 
+def test_kernels_for_a_gpu_that_is_not_here(tmp_path):
+    config = {"variant": "causal", **HEADS, "max_qo_len": 1}
+    try:
+        made = heddle.cache.warm([config], archs=["sm_90a"], dir=str(tmp_path))
+    except heddle.UnsupportedError as error:
+        pytest.skip(str(error))  # NVRTC is not found
+    assert [(kernel.kernel, kernel.arch) for kernel in made] == [("decode", "sm_90a")] and made[0].registers > 0
+    assert [kernel.origin for kernel in heddle.cache.warm([config], archs=["sm_90a"], dir=str(tmp_path))] == ["disk"]
+    with pytest.raises(heddle.Error, match="sm_12"):
+        heddle.cache.warm([config], archs=["sm_12"], dir=str(tmp_path))
+
+
 def test_import_brings_no_framework():
     code = "import sys, heddle; heddle.Engine('cpu'); assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -25,17 +25,22 @@ nb::handle torch_stream_function() {
     PyErr_Clear();
     return {};
   }
-  nb::object found = nb::getattr(nb::getattr(torch, "_C", nb::none()), "_cuda_getCurrentRawStream", nb::none());
+  nb::object found =
+      nb::getattr(nb::getattr(torch, "_C", nb::none()), "_cuda_getCurrentRawStream", nb::none());
   if (found.is_none()) return {};
   function = found.release().ptr();
   return function;
 }
 
-Stream stream_of(nb::handle number) { return reinterpret_cast<Stream>(nb::cast<std::uintptr_t>(number)); }
+Stream stream_of(nb::handle number) {
+  return reinterpret_cast<Stream>(nb::cast<std::uintptr_t>(number));
+}
 
 std::int32_t checked_int(std::int64_t value, std::string_view name, std::size_t index) {
-  if (value < std::numeric_limits<std::int32_t>::min() || value > std::numeric_limits<std::int32_t>::max())
-    fail(ErrorKind::invalid_argument, "{}[{}] is {}, which does not fit 32 bits.", name, index, value);
+  if (value < std::numeric_limits<std::int32_t>::min() ||
+      value > std::numeric_limits<std::int32_t>::max())
+    fail(ErrorKind::invalid_argument, "{}[{}] is {}, which does not fit 32 bits.", name, index,
+         value);
   return static_cast<std::int32_t>(value);
 }
 
@@ -49,21 +54,29 @@ Stream read_stream(nb::handle stream, const Place& place) {
   }
   if (nb::isinstance<nb::int_>(stream)) return stream_of(stream);
   if (nb::hasattr(stream, "cuda_stream")) return stream_of(stream.attr("cuda_stream"));
-  if (nb::hasattr(stream, "__cuda_stream__")) return stream_of(nb::object(stream.attr("__cuda_stream__")())[1]);
+  if (nb::hasattr(stream, "__cuda_stream__"))
+    return stream_of(nb::object(stream.attr("__cuda_stream__")())[1]);
   fail(ErrorKind::invalid_argument,
-       "stream is {}; give an integer (a CUstream), a torch.cuda.Stream, an object with __cuda_stream__, or None for "
+       "stream is {}; give an integer (a CUstream), a torch.cuda.Stream, an object with "
+       "__cuda_stream__, or None for "
        "the current one.",
        text_of(nb::repr(stream)));
 }
 
 DType read_dtype(nb::handle dtype) {
-  // A NumPy scalar type prints as a class; its __name__ is the word. str() of a torch.dtype has "torch.".
-  std::string word = nb::hasattr(dtype, "__name__") ? text_of(dtype.attr("__name__")) : text_of(dtype);
+  // A NumPy scalar type prints as a class; its __name__ is the word. str() of a torch.dtype has
+  // "torch.".
+  std::string word =
+      nb::hasattr(dtype, "__name__") ? text_of(dtype.attr("__name__")) : text_of(dtype);
   if (word.starts_with("torch.")) word.erase(0, 6);
-  for (const auto& [known, value] : {std::pair{"bf16", DType::bf16}, {"bfloat16", DType::bf16}, {"f16", DType::f16},
-                                     {"float16", DType::f16}, {"half", DType::f16}})
+  for (const auto& [known, value] : {std::pair{"bf16", DType::bf16},
+                                     {"bfloat16", DType::bf16},
+                                     {"f16", DType::f16},
+                                     {"float16", DType::f16},
+                                     {"half", DType::f16}})
     if (word == known) return value;
-  fail(ErrorKind::invalid_argument, "dtype {} is not one that q, k and v can have; bf16 (bfloat16) and f16 (float16) are.",
+  fail(ErrorKind::invalid_argument,
+       "dtype {} is not one that q, k and v can have; bf16 (bfloat16) and f16 (float16) are.",
        word);
 }
 
@@ -71,7 +84,9 @@ KvLayout read_layout(std::string_view layout) {
   if (layout == "NHD") return KvLayout::NHD;
   if (layout == "HND") return KvLayout::HND;
   fail(ErrorKind::invalid_argument,
-       "layout is \"{}\"; it must be \"NHD\" ([page_size, heads, dim]) or \"HND\" ([heads, page_size, dim]).", layout);
+       "layout is \"{}\"; it must be \"NHD\" ([page_size, heads, dim]) or \"HND\" ([heads, "
+       "page_size, dim]).",
+       layout);
 }
 
 void read_device(nb::handle device, EngineOptions& options) {
@@ -81,10 +96,13 @@ void read_device(nb::handle device, EngineOptions& options) {
     options.device = DeviceKind::cpu;
     return;
   }
-  const std::string_view number = std::string_view(word).starts_with("cuda:") ? std::string_view(word).substr(5) : "";
-  const bool is_number = !number.empty() && number.size() < 4 && number.find_first_not_of("0123456789") == number.npos;
+  const std::string_view number =
+      std::string_view(word).starts_with("cuda:") ? std::string_view(word).substr(5) : "";
+  const bool is_number =
+      !number.empty() && number.size() < 4 && number.find_first_not_of("0123456789") == number.npos;
   if (word != "cuda" && !is_number)
-    fail(ErrorKind::invalid_argument, "device is \"{}\"; it must be auto, cpu, cuda or cuda:N.", word);
+    fail(ErrorKind::invalid_argument, "device is \"{}\"; it must be auto, cpu, cuda or cuda:N.",
+         word);
   options.device = DeviceKind::cuda;
   if (is_number) options.ordinal = std::stoi(std::string(number));
 }
@@ -108,7 +126,8 @@ void HostInts::read_sequence(nb::handle object, std::string_view name) {
     const long long value = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : -1;
     if (value == -1 && PyErr_Occurred()) {
       PyErr_Clear();
-      fail(ErrorKind::invalid_argument, "{}[{}] is {}; it must be a 32-bit integer.", name, i, text_of(nb::repr(item)));
+      fail(ErrorKind::invalid_argument, "{}[{}] is {}; it must be a 32-bit integer.", name, i,
+           text_of(nb::repr(item)));
     }
     own_.push_back(checked_int(value, name, i));
   }
@@ -117,10 +136,12 @@ void HostInts::read_sequence(nb::handle object, std::string_view name) {
 
 void HostInts::read_array(const Array& array, std::string_view name, Stream stream, bool copy) {
   owner_ = array.owner;
-  if (array.rank != 1) fail(ErrorKind::invalid_argument, "{} has {} axes; it needs one.", name, array.rank);
+  if (array.rank != 1)
+    fail(ErrorKind::invalid_argument, "{} has {} axes; it needs one.", name, array.rank);
   if (array.type.code != dlpack::kInt || (array.type.bits != 32 && array.type.bits != 64))
-    fail(ErrorKind::invalid_argument, "{} has elements of {} bits and DLPack's type code {}; it needs int32 or int64.",
-         name, array.type.bits, array.type.code);
+    fail(ErrorKind::invalid_argument,
+         "{} has elements of {} bits and DLPack's type code {}; it needs int32 or int64.", name,
+         array.type.bits, array.type.code);
   const auto size = static_cast<std::size_t>(array.shape[0]);
   const bool in_order = array.strides[0] == 1 || size <= 1;
   if (!array.place.on_gpu) {
@@ -130,11 +151,13 @@ void HostInts::read_array(const Array& array, std::string_view name, Stream stre
   }
   if (!copy)
     fail(ErrorKind::invalid_argument,
-         "{} lies on GPU {}, but plan() works on the host; give it as a list or an array on the CPU, or pass copy=True "
+         "{} lies on GPU {}, but plan() works on the host; give it as a list or an array on the "
+         "CPU, or pass copy=True "
          "to fetch it, which waits for the stream.",
          name, array.place.ordinal);
   if (!in_order)
-    fail(ErrorKind::invalid_argument, "{} has stride {}; an array that is fetched from the GPU must be contiguous.", name,
+    fail(ErrorKind::invalid_argument,
+         "{} has stride {}; an array that is fetched from the GPU must be contiguous.", name,
          array.strides[0]);
   std::vector<std::byte> fetched(size * array.type.bits / 8);
   {
@@ -149,8 +172,9 @@ void HostInts::convert(const Array& array, const void* data, std::string_view na
   const std::int64_t stride = array.place.on_gpu ? 1 : array.strides[0];
   own_.reserve(static_cast<std::size_t>(array.shape[0]));
   for (std::int64_t i = 0; i < array.shape[0]; ++i) {
-    const std::int64_t value = array.type.bits == 32 ? static_cast<const std::int32_t*>(data)[i * stride]
-                                                     : static_cast<const std::int64_t*>(data)[i * stride];
+    const std::int64_t value = array.type.bits == 32
+                                   ? static_cast<const std::int32_t*>(data)[i * stride]
+                                   : static_cast<const std::int64_t*>(data)[i * stride];
     own_.push_back(checked_int(value, name, static_cast<std::size_t>(i)));
   }
   values_ = own_;

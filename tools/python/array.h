@@ -33,13 +33,13 @@ struct Array {
   nanobind::object owner;  // keeps `data` alive where the object itself does not
 };
 
-// `name` is for the error's sentence. `stream` is where the array will be used: a producer other than
-// PyTorch is asked to make it wait for whatever still writes the array.
+// `name` is for the error's sentence. `stream` is where the array will be used: a producer other
+// than PyTorch is asked to make it wait for whatever still writes the array.
 Array read_array(nanobind::handle object, std::string_view name, Stream stream);
 
 // What a run needs: a known dtype, on the Engine's device. uint16 counts as the bits of bf16, which
 // NumPy has no type for; bool as u8.
-Tensor read_tensor(nanobind::handle object, std::string_view name, const Place& place, Stream stream,
-                   bool written, nanobind::object& owner);
+Tensor read_tensor(nanobind::handle object, std::string_view name, const Place& place,
+                   Stream stream, bool written, nanobind::object& owner);
 
 }  // namespace heddle::python

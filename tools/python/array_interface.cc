@@ -15,20 +15,26 @@ namespace nb = nanobind;
 constexpr const char* kHost = "__array_interface__";
 constexpr const char* kCuda = "__cuda_array_interface__";
 
-// "<f2" and its like: byte order, kind, bytes. A bfloat16 array (ml_dtypes) says "<V2", a plain void.
+// "<f2" and its like: byte order, kind, bytes. A bfloat16 array (ml_dtypes) says "<V2", a plain
+// void.
 dlpack::DataType type_of(nb::handle object, const std::string& words, std::string_view name) {
   const auto refuse = [&] {
-    fail(ErrorKind::invalid_argument, "Tensor {} has elements of type \"{}\", which heddle does not read.", name, words);
+    fail(ErrorKind::invalid_argument,
+         "Tensor {} has elements of type \"{}\", which heddle does not read.", name, words);
   };
   if (words.size() < 3 || words[0] == '>') refuse();
   const int bytes = words[2] - '0';
   if (words.size() > 3 || bytes < 1 || bytes > 8) refuse();
   const auto bits = static_cast<std::uint8_t>(8 * bytes);
   switch (words[1]) {
-    case 'f': return {dlpack::kFloat, bits, 1};
-    case 'i': return {dlpack::kInt, bits, 1};
-    case 'u': return {dlpack::kUInt, bits, 1};
-    case 'b': return {dlpack::kBool, bits, 1};
+    case 'f':
+      return {dlpack::kFloat, bits, 1};
+    case 'i':
+      return {dlpack::kInt, bits, 1};
+    case 'u':
+      return {dlpack::kUInt, bits, 1};
+    case 'b':
+      return {dlpack::kBool, bits, 1};
   }
   const nb::object dtype = nb::getattr(object, "dtype", nb::none());
   const nb::object dtype_name = nb::getattr(dtype, "name", nb::none());
@@ -49,16 +55,19 @@ void follow(const nb::dict& description, Stream stream) {
   stream_wait_event(stream, event);
 }
 
-void fill_axes(const nb::dict& description, const nb::tuple& shape, std::string_view name, Array& array) {
+void fill_axes(const nb::dict& description, const nb::tuple& shape, std::string_view name,
+               Array& array) {
   const nb::object strides = description.attr("get")("strides");
   const std::int64_t bytes = array.type.bits / 8;
   std::int64_t contiguous = 1;
   for (int i = array.rank - 1; i >= 0; --i) {
     array.shape[i] = nb::cast<std::int64_t>(shape[i]);
-    const std::int64_t stride = strides.is_none() ? contiguous * bytes : nb::cast<std::int64_t>(strides[i]);
+    const std::int64_t stride =
+        strides.is_none() ? contiguous * bytes : nb::cast<std::int64_t>(strides[i]);
     if (stride % bytes != 0)
-      fail(ErrorKind::invalid_argument, "Tensor {} has a stride of {} bytes on axis {}; its elements have {} bytes.",
-           name, stride, i, bytes);
+      fail(ErrorKind::invalid_argument,
+           "Tensor {} has a stride of {} bytes on axis {}; its elements have {} bytes.", name,
+           stride, i, bytes);
     array.strides[i] = stride / bytes;
     contiguous *= array.shape[i];
   }
@@ -66,7 +75,9 @@ void fill_axes(const nb::dict& description, const nb::tuple& shape, std::string_
 
 }  // namespace
 
-bool has_interface(nb::handle object) { return nb::hasattr(object, kHost) || nb::hasattr(object, kCuda); }
+bool has_interface(nb::handle object) {
+  return nb::hasattr(object, kHost) || nb::hasattr(object, kCuda);
+}
 
 Array read_interface(nb::handle object, std::string_view name, Stream stream) {
   const bool on_gpu = !nb::hasattr(object, kHost);
@@ -79,8 +90,8 @@ Array read_interface(nb::handle object, std::string_view name, Stream stream) {
               .place = {on_gpu, on_gpu ? kAnyGpu : 0},
               .read_only = nb::cast<bool>(data[1])};
   if (array.rank > Tensor::kMaxRank)
-    fail(ErrorKind::invalid_argument, "Tensor {} has {} axes; heddle takes at most {}.", name, array.rank,
-         Tensor::kMaxRank);
+    fail(ErrorKind::invalid_argument, "Tensor {} has {} axes; heddle takes at most {}.", name,
+         array.rank, Tensor::kMaxRank);
   fill_axes(description, shape, name, array);
   if (on_gpu) follow(description, stream);
   return array;

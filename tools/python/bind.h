@@ -24,8 +24,8 @@ struct PyAttention {
 struct PyWorkspace {
   Workspace workspace;
   Place place;
-  std::int64_t kv_table_stride = 0;    // of the last plan: a dense table's, or 0
-  std::atomic_flag is_busy = {};       // plan() and run() release the GIL
+  std::int64_t kv_table_stride = 0;  // of the last plan: a dense table's, or 0
+  std::atomic_flag is_busy = {};     // plan() and run() release the GIL
 };
 
 void bind_variant(nanobind::module_& m);    // Variant
@@ -33,8 +33,8 @@ void bind_engine(nanobind::module_& m);     // Engine, AttentionConfig and the r
 void bind_attention(nanobind::module_& m);  // Attention, Workspace, PlanSummary
 void bind_cache(nanobind::module_& m);      // the functions under heddle.cache
 
-// A dict, JSON text (its first character is a brace), a path or a Variant. `engine` resolves what the
-// spec composes.
+// A dict, JSON text (its first character is a brace), a path or a Variant. `engine` resolves what
+// the spec composes.
 Variant read_variant(nanobind::handle spec, const VariantRegistry& known);
 
 }  // namespace heddle::python

@@ -21,7 +21,8 @@ class Busy {
   explicit Busy(PyWorkspace& workspace) : flag_(workspace.is_busy) {
     if (flag_.test_and_set(std::memory_order_acquire))
       fail(ErrorKind::invalid_argument,
-           "The Workspace is being used by another thread; give each thread a Workspace of its own.");
+           "The Workspace is being used by another thread; give each thread a Workspace of its "
+           "own.");
   }
   ~Busy() { flag_.clear(std::memory_order_release); }
   Busy(const Busy&) = delete;
@@ -31,42 +32,51 @@ class Busy {
   std::atomic_flag& flag_;
 };
 
-PyWorkspace* workspace(const PyAttention& self, int max_requests, std::int64_t max_qo_rows, std::int64_t max_kv_tokens,
-                       int max_qo_len) {
+PyWorkspace* workspace(const PyAttention& self, int max_requests, std::int64_t max_qo_rows,
+                       std::int64_t max_kv_tokens, int max_qo_len) {
   const nb::gil_scoped_release release;
-  return new PyWorkspace{self.attention.workspace({max_requests, max_qo_rows, max_kv_tokens, max_qo_len}), self.place};
+  return new PyWorkspace{
+      self.attention.workspace({max_requests, max_qo_rows, max_kv_tokens, max_qo_len}), self.place};
 }
 
-PlanSummary plan(PyAttention& self, PyWorkspace& workspace, nb::handle qo_indptr, nb::handle kv_indptr,
-                 nb::handle last_page_len, nb::handle kv_lens, std::int64_t kv_table_stride,
-                 const std::optional<ParamValues>& params, nb::handle stream_word, bool copy) {
+PlanSummary plan(PyAttention& self, PyWorkspace& workspace, nb::handle qo_indptr,
+                 nb::handle kv_indptr, nb::handle last_page_len, nb::handle kv_lens,
+                 std::int64_t kv_table_stride, const std::optional<ParamValues>& params,
+                 nb::handle stream_word, bool copy) {
   const Busy busy(workspace);
   const Stream stream = read_stream(stream_word, self.place);
   const HostInts qo(qo_indptr, "qo_indptr", stream, copy), kv(kv_indptr, "kv_indptr", stream, copy),
       last(last_page_len, "last_page_len", stream, copy), lens(kv_lens, "kv_lens", stream, copy);
-  const Batch batch{.qo_indptr = qo.values(), .kv_indptr = kv.values(), .last_page_len = last.values(),
-                    .kv_table_stride = kv_table_stride, .kv_lens = lens.values()};
+  const Batch batch{.qo_indptr = qo.values(),
+                    .kv_indptr = kv.values(),
+                    .last_page_len = last.values(),
+                    .kv_table_stride = kv_table_stride,
+                    .kv_lens = lens.values()};
   workspace.kv_table_stride = kv_table_stride;
   const nb::gil_scoped_release release;
   return self.attention.plan(batch, workspace.workspace, stream, params ? *params : ParamValues());
 }
 
 // The core takes an address; whether all that the plan will read is there can be told here only.
-const std::int32_t* read_kv_indices(nb::handle object, const PyAttention& self, const PyWorkspace& workspace,
-                                    Stream stream, nb::object& owner) {
+const std::int32_t* read_kv_indices(nb::handle object, const PyAttention& self,
+                                    const PyWorkspace& workspace, Stream stream,
+                                    nb::object& owner) {
   if (object.is_none()) return nullptr;
   const Tensor t = read_tensor(object, "kv_indices", self.place, stream, false, owner);
   if (t.dtype != DType::i32)
     fail(ErrorKind::invalid_argument, "kv_indices holds {}; page ids are int32.", name_of(t.dtype));
   if (t.rank < 1 || t.rank > 2)
-    fail(ErrorKind::invalid_argument, "kv_indices has {} axes; it needs one, or two for a dense table.", t.rank);
+    fail(ErrorKind::invalid_argument,
+         "kv_indices has {} axes; it needs one, or two for a dense table.", t.rank);
   if (t.shape[t.rank - 1] > 1 && t.strides[t.rank - 1] != 1)
-    fail(ErrorKind::invalid_argument, "kv_indices has stride {} on its last axis; it must be contiguous there.",
+    fail(ErrorKind::invalid_argument,
+         "kv_indices has stride {} on its last axis; it must be contiguous there.",
          t.strides[t.rank - 1]);
   if (t.rank == 2 && t.shape[0] > 1 && t.strides[0] != workspace.kv_table_stride)
     fail(ErrorKind::invalid_argument,
-         "kv_indices is a table whose rows are {} entries apart, but plan() was given kv_table_stride={}.", t.strides[0],
-         workspace.kv_table_stride);
+         "kv_indices is a table whose rows are {} entries apart, but plan() was given "
+         "kv_table_stride={}.",
+         t.strides[0], workspace.kv_table_stride);
   const std::int64_t rows = t.rank == 2 ? t.shape[0] : 1, columns = t.shape[t.rank - 1];
   const std::int64_t reach = rows > 0 ? (rows - 1) * (t.rank == 2 ? t.strides[0] : 0) + columns : 0;
   if (reach < workspace.workspace.summary().num_indices)
@@ -75,17 +85,20 @@ const std::int32_t* read_kv_indices(nb::handle object, const PyAttention& self, 
   return static_cast<const std::int32_t*>(t.data);
 }
 
-void run(PyAttention& self, PyWorkspace& workspace, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
-         nb::handle kv_indices, nb::handle lse, const char* layout, const std::optional<ParamValues>& params,
-         std::optional<nb::dict> variant_tensors, nb::handle stream_word) {
+void run(PyAttention& self, PyWorkspace& workspace, nb::handle q, nb::handle k, nb::handle v,
+         nb::handle o, nb::handle kv_indices, nb::handle lse, const char* layout,
+         const std::optional<ParamValues>& params, std::optional<nb::dict> variant_tensors,
+         nb::handle stream_word) {
   const Busy busy(workspace);
   const Stream stream = read_stream(stream_word, self.place);
   std::array<nb::object, 6> owners;
   const auto read = [&](nb::handle object, const char* name, bool written, nb::object& owner) {
     return read_tensor(object, name, self.place, stream, written, owner);
   };
-  Tensors tensors{.q = read(q, "q", false, owners[0]), .k = read(k, "k", false, owners[1]),
-                  .v = read(v, "v", false, owners[2]), .o = read(o, "o", true, owners[3]),
+  Tensors tensors{.q = read(q, "q", false, owners[0]),
+                  .k = read(k, "k", false, owners[1]),
+                  .v = read(v, "v", false, owners[2]),
+                  .o = read(o, "o", true, owners[3]),
                   .layout = read_layout(layout)};
   if (!lse.is_none()) tensors.lse = read(lse, "lse", true, owners[4]);
   tensors.kv_indices = read_kv_indices(kv_indices, self, workspace, stream, owners[5]);
@@ -95,7 +108,9 @@ void run(PyAttention& self, PyWorkspace& workspace, nb::handle q, nb::handle k, 
       const auto name = nb::cast<std::string>(key);
       tensors.variant[name] = read(value, name.c_str(), false, more.emplace_back());
     }
-  const auto go = [&] { self.attention.run(workspace.workspace, tensors, params ? *params : ParamValues(), stream); };
+  const auto go = [&] {
+    self.attention.run(workspace.workspace, tensors, params ? *params : ParamValues(), stream);
+  };
   // A launch takes about as long as another thread would need to get the GIL and give it back.
   if (self.place.on_gpu) return go();
   const nb::gil_scoped_release release;
@@ -107,25 +122,32 @@ void bind_summary(nb::module_& m) {
       .def_ro("items", &PlanSummary::items, "Work items.")
       .def_ro("partials", &PlanSummary::partials, "Partial states that are written and joined.")
       .def_ro("joins", &PlanSummary::joins, "Query tiles whose keys were cut.")
-      .def_ro("max_over_mean", &PlanSummary::max_over_mean, "Cost of the busiest CTA over the mean.")
-      .def_ro("num_qo_rows", &PlanSummary::num_qo_rows, "Rows that q, o and lse must have at least.")
+      .def_ro("max_over_mean", &PlanSummary::max_over_mean,
+              "Cost of the busiest CTA over the mean.")
+      .def_ro("num_qo_rows", &PlanSummary::num_qo_rows,
+              "Rows that q, o and lse must have at least.")
       .def_ro("max_kv_len", &PlanSummary::max_kv_len, "Of one request.")
-      .def_ro("num_kv_rows", &PlanSummary::num_kv_rows, "Ragged: rows that k and v must have at least.")
-      .def_ro("num_indices", &PlanSummary::num_indices, "Paged: entries of kv_indices that are read.")
+      .def_ro("num_kv_rows", &PlanSummary::num_kv_rows,
+              "Ragged: rows that k and v must have at least.")
+      .def_ro("num_indices", &PlanSummary::num_indices,
+              "Paged: entries of kv_indices that are read.")
       .def_ro("copy_bytes", &PlanSummary::copy_bytes, "Bytes copied to the device.")
       .def("__repr__", [](const PlanSummary& s) {
-        return fmt::format("PlanSummary({} rows, items {}+{}, partials {}+{})", s.num_qo_rows, s.items[0], s.items[1],
-                           s.partials[0], s.partials[1]);
+        return fmt::format("PlanSummary({} rows, items {}+{}, partials {}+{})", s.num_qo_rows,
+                           s.items[0], s.items[1], s.partials[0], s.partials[1]);
       });
 }
 
 void bind_workspace(nb::module_& m) {
-  nb::class_<PyWorkspace>(m, "Workspace", "Device memory of fixed size and address: the plan and the partial states.")
+  nb::class_<PyWorkspace>(
+      m, "Workspace", "Device memory of fixed size and address: the plan and the partial states.")
       .def_prop_ro("bytes", [](const PyWorkspace& self) { return self.workspace.bytes(); })
-      .def_prop_ro("summary", [](const PyWorkspace& self) { return self.workspace.summary(); },
-                   "PlanSummary of the last plan().")
-      .def("__repr__",
-           [](const PyWorkspace& self) { return fmt::format("heddle.Workspace({} bytes)", self.workspace.bytes()); });
+      .def_prop_ro(
+          "summary", [](const PyWorkspace& self) { return self.workspace.summary(); },
+          "PlanSummary of the last plan().")
+      .def("__repr__", [](const PyWorkspace& self) {
+        return fmt::format("heddle.Workspace({} bytes)", self.workspace.bytes());
+      });
 }
 
 }  // namespace
@@ -133,7 +155,8 @@ void bind_workspace(nb::module_& m) {
 void bind_attention(nb::module_& m) {
   bind_summary(m);
   bind_workspace(m);
-  nb::class_<PyAttention>(m, "Attention", "A variant compiled for a model's shapes. Made by Engine.attention().")
+  nb::class_<PyAttention>(m, "Attention",
+                          "A variant compiled for a model's shapes. Made by Engine.attention().")
       .def("workspace", &workspace, nb::kw_only(), nb::arg("max_requests"), nb::arg("max_qo_rows"),
            nb::arg("max_kv_tokens"), nb::arg("max_qo_len") = 0, nb::rv_policy::take_ownership,
            "Allocates a Workspace in which every batch within these maxima can be planned.\n\n"
@@ -143,32 +166,42 @@ void bind_attention(nb::module_& m) {
            "max_qo_len: query rows of one request; 0 is any up to max_qo_rows.")
       .def(
           "workspace_bytes",
-          [](const PyAttention& self, int max_requests, std::int64_t max_qo_rows, std::int64_t max_kv_tokens,
-             int max_qo_len) {
-            return self.attention.workspace_bytes({max_requests, max_qo_rows, max_kv_tokens, max_qo_len});
+          [](const PyAttention& self, int max_requests, std::int64_t max_qo_rows,
+             std::int64_t max_kv_tokens, int max_qo_len) {
+            return self.attention.workspace_bytes(
+                {max_requests, max_qo_rows, max_kv_tokens, max_qo_len});
           },
           nb::kw_only(), nb::arg("max_requests"), nb::arg("max_qo_rows"), nb::arg("max_kv_tokens"),
           nb::arg("max_qo_len") = 0, "Bytes of such a Workspace, without making one.")
-      .def("plan", &plan, nb::arg("workspace"), nb::arg("qo_indptr"), nb::arg("kv_indptr") = nb::none(),
-           nb::arg("last_page_len") = nb::none(), nb::kw_only(), nb::arg("kv_lens") = nb::none(),
-           nb::arg("kv_table_stride") = 0, nb::arg("params") = nb::none(), nb::arg("stream") = nb::none(),
-           nb::arg("copy") = false,
-           "Once a step: turns lengths into a balanced work list and starts its copy to the device.\n\n"
-           "Lists, NumPy arrays or CPU tensors of integers; an array on the GPU is refused unless copy=True, which\n"
+      .def("plan", &plan, nb::arg("workspace"), nb::arg("qo_indptr"),
+           nb::arg("kv_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(), nb::kw_only(),
+           nb::arg("kv_lens") = nb::none(), nb::arg("kv_table_stride") = 0,
+           nb::arg("params") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("copy") = false,
+           "Once a step: turns lengths into a balanced work list and starts its copy to the "
+           "device.\n\n"
+           "Lists, NumPy arrays or CPU tensors of integers; an array on the GPU is refused unless "
+           "copy=True, which\n"
            "waits for the stream.\n\n"
-           "qo_indptr: [num_requests + 1]; request r has query rows qo_indptr[r] to qo_indptr[r + 1].\n"
+           "qo_indptr: [num_requests + 1]; request r has query rows qo_indptr[r] to qo_indptr[r + "
+           "1].\n"
            "kv_indptr: [num_requests + 1]; paged: entries of kv_indices; ragged: rows of k and v.\n"
-           "last_page_len: [num_requests]; keys in each request's last page, 0 where it has no page.\n"
-           "kv_lens, kv_table_stride: [num_requests] keys, and entries between rows of a dense page table; instead of\n"
+           "last_page_len: [num_requests]; keys in each request's last page, 0 where it has no "
+           "page.\n"
+           "kv_lens, kv_table_stride: [num_requests] keys, and entries between rows of a dense "
+           "page table; instead of\n"
            "    kv_indptr and last_page_len.\n"
-           "params: run-time values of the variant's params; run() must get the same for those of a declared mask.\n"
-           "stream: None (PyTorch's current stream, if it is imported), an integer or a stream object.")
-      .def("run", &run, nb::arg("workspace"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("o"), nb::kw_only(),
-           nb::arg("kv_indices") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("layout") = "NHD",
-           nb::arg("params") = nb::none(), nb::arg("tensors") = nb::none(), nb::arg("stream") = nb::none(),
+           "params: run-time values of the variant's params; run() must get the same for those of "
+           "a declared mask.\n"
+           "stream: None (PyTorch's current stream, if it is imported), an integer or a stream "
+           "object.")
+      .def("run", &run, nb::arg("workspace"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+           nb::arg("o"), nb::kw_only(), nb::arg("kv_indices") = nb::none(),
+           nb::arg("lse") = nb::none(), nb::arg("layout") = "NHD", nb::arg("params") = nb::none(),
+           nb::arg("tensors") = nb::none(), nb::arg("stream") = nb::none(),
            "Once a layer: launches the planned batch; may be captured into a CUDA graph.\n\n"
            "q: [num_qo_rows, num_qo_heads, head_dim]\n"
-           "k, v: [num_pages, page_size, num_kv_heads, head_dim], with layout=\"HND\" [num_pages, num_kv_heads,\n"
+           "k, v: [num_pages, page_size, num_kv_heads, head_dim], with layout=\"HND\" [num_pages, "
+           "num_kv_heads,\n"
            "    page_size, head_dim]; ragged: [num_kv_rows, num_kv_heads, head_dim]\n"
            "o: like q; written\n"
            "kv_indices: int32 page ids, [num_indices] or a dense table [num_requests, max_pages]\n"
@@ -182,8 +215,8 @@ void bind_attention(nb::module_& m) {
       .def_prop_ro("kernels", [](const PyAttention& self) { return self.attention.kernels(); })
       .def("__repr__", [](const PyAttention& self) {
         const AttentionConfig& c = self.attention.config();
-        return fmt::format("heddle.Attention({}, heads {}/{}, head_dim {})", c.variant, c.num_qo_heads, c.num_kv_heads,
-                           c.head_dim);
+        return fmt::format("heddle.Attention({}, heads {}/{}, head_dim {})", c.variant,
+                           c.num_qo_heads, c.num_kv_heads, c.head_dim);
       });
 }
 

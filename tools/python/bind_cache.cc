@@ -14,7 +14,9 @@ namespace {
 
 namespace nb = nanobind;
 
-KernelCache open_cache(const std::optional<std::string>& dir) { return KernelCache({.dir = dir.value_or("")}); }
+KernelCache open_cache(const std::optional<std::string>& dir) {
+  return KernelCache({.dir = dir.value_or("")});
+}
 
 nb::list entries(const std::optional<std::string>& dir) {
   nb::list list;
@@ -33,8 +35,9 @@ nb::list entries(const std::optional<std::string>& dir) {
 }
 
 // Kernels for a GPU that need not be here, as when an image is built.
-std::vector<KernelInfo> compile_for(const PyEngine& engine, const AttentionConfig& config, const std::string& arch,
-                                    const std::optional<std::string>& dir, const std::vector<std::string>& nvrtc_dirs) {
+std::vector<KernelInfo> compile_for(const PyEngine& engine, const AttentionConfig& config,
+                                    const std::string& arch, const std::optional<std::string>& dir,
+                                    const std::vector<std::string>& nvrtc_dirs) {
   check_config(config);
   const Variant variant = engine.engine.variants().at(config.variant);
   const nb::gil_scoped_release release;
@@ -43,13 +46,19 @@ std::vector<KernelInfo> compile_for(const PyEngine& engine, const AttentionConfi
   std::vector<KernelInfo> made;
   for (const Pipeline pipeline : launch_set(config)) {
     const auto begin = std::chrono::steady_clock::now();
-    const KernelBuild build = build_kernel(cache, compiler, pipeline, variant, variant.resolve(config.constants), config,
-                                           arch, limits_of(arch));
+    const KernelBuild build =
+        build_kernel(cache, compiler, pipeline, variant, variant.resolve(config.constants), config,
+                     arch, limits_of(arch));
     const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
     const Artifact& artifact = *build.result.artifact;
-    made.push_back({.kernel = std::string(name_of(pipeline)), .arch = arch, .compile_ms = artifact.compile_ms,
-                    .load_ms = time.count(), .registers = artifact.registers, .shared_bytes = build.tile.smem_bytes,
-                    .spill_bytes = artifact.spill_bytes, .origin = name_of(build.result.origin)});
+    made.push_back({.kernel = std::string(name_of(pipeline)),
+                    .arch = arch,
+                    .compile_ms = artifact.compile_ms,
+                    .load_ms = time.count(),
+                    .registers = artifact.registers,
+                    .shared_bytes = build.tile.smem_bytes,
+                    .spill_bytes = artifact.spill_bytes,
+                    .origin = name_of(build.result.origin)});
   }
   return made;
 }
@@ -57,13 +66,16 @@ std::vector<KernelInfo> compile_for(const PyEngine& engine, const AttentionConfi
 }  // namespace
 
 void bind_cache(nb::module_& m) {
-  m.def("cache_directory", [](const std::optional<std::string>& dir) { return open_cache(dir).directory(); },
-        nb::arg("dir") = nb::none());
+  m.def(
+      "cache_directory",
+      [](const std::optional<std::string>& dir) { return open_cache(dir).directory(); },
+      nb::arg("dir") = nb::none());
   m.def("cache_entries", &entries, nb::arg("dir") = nb::none());
-  m.def("cache_clear", [](const std::optional<std::string>& dir) { return open_cache(dir).clear(); },
-        nb::arg("dir") = nb::none());
-  m.def("compile_for", &compile_for, nb::arg("engine"), nb::arg("config"), nb::arg("arch"), nb::arg("dir"),
-        nb::arg("nvrtc_dirs"));
+  m.def(
+      "cache_clear", [](const std::optional<std::string>& dir) { return open_cache(dir).clear(); },
+      nb::arg("dir") = nb::none());
+  m.def("compile_for", &compile_for, nb::arg("engine"), nb::arg("config"), nb::arg("arch"),
+        nb::arg("dir"), nb::arg("nvrtc_dirs"));
 }
 
 }  // namespace heddle::python

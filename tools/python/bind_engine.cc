@@ -13,12 +13,15 @@ namespace {
 namespace nb = nanobind;
 
 std::vector<std::string> nvrtc_folders() {
-  return nb::cast<std::vector<std::string>>(nb::module_::import_("heddle._nvrtc").attr("folders")());
+  return nb::cast<std::vector<std::string>>(
+      nb::module_::import_("heddle._nvrtc").attr("folders")());
 }
 
-void init_engine(PyEngine* self, nb::handle device, bool disk_cache, std::optional<std::string> cache_dir,
-                 bool check_pages) {
-  EngineOptions options{.use_disk_cache = disk_cache, .cache_dir = cache_dir.value_or(""), .check_pages = check_pages,
+void init_engine(PyEngine* self, nb::handle device, bool disk_cache,
+                 std::optional<std::string> cache_dir, bool check_pages) {
+  EngineOptions options{.use_disk_cache = disk_cache,
+                        .cache_dir = cache_dir.value_or(""),
+                        .check_pages = check_pages,
                         .nvrtc_dirs = nvrtc_folders()};
   read_device(device, options);
   const nb::gil_scoped_release release;  // the driver takes its time to start
@@ -27,10 +30,10 @@ void init_engine(PyEngine* self, nb::handle device, bool disk_cache, std::option
   new (self) PyEngine{std::move(engine), {on_gpu, on_gpu ? options.ordinal : 0}};
 }
 
-void init_config(AttentionConfig* self, int num_qo_heads, int num_kv_heads, int head_dim, const std::string& variant,
-                 nb::handle q_dtype, nb::handle kv_dtype, int page_size, std::optional<float> sm_scale,
-                 std::optional<int> max_qo_len, bool batch_invariant, bool portable,
-                 std::optional<ParamValues> constants) {
+void init_config(AttentionConfig* self, int num_qo_heads, int num_kv_heads, int head_dim,
+                 const std::string& variant, nb::handle q_dtype, nb::handle kv_dtype, int page_size,
+                 std::optional<float> sm_scale, std::optional<int> max_qo_len, bool batch_invariant,
+                 bool portable, std::optional<ParamValues> constants) {
   const DType dtype = read_dtype(q_dtype);
   new (self) AttentionConfig{.variant = variant,
                              .num_qo_heads = num_qo_heads,
@@ -53,28 +56,33 @@ PyAttention make_attention(PyEngine& self, const AttentionConfig& config) {
 
 // attention(config) or attention(num_qo_heads=..., ...): the words are AttentionConfig's.
 PyAttention attention(PyEngine& self, nb::handle config, nb::kwargs words) {
-  if (config.is_none()) return make_attention(self, nb::cast<AttentionConfig>(nb::type<AttentionConfig>()(**words)));
+  if (config.is_none())
+    return make_attention(self, nb::cast<AttentionConfig>(nb::type<AttentionConfig>()(**words)));
   if (words.size() != 0)
-    fail(ErrorKind::invalid_argument, "attention() got a config and {} words beside it; give one or the other.",
-         words.size());
+    fail(ErrorKind::invalid_argument,
+         "attention() got a config and {} words beside it; give one or the other.", words.size());
   return make_attention(self, nb::cast<AttentionConfig>(config));
 }
 
 void bind_records(nb::module_& m) {
   nb::class_<KernelInfo>(m, "KernelInfo", "One compiled kernel.")
-      .def_ro("kernel", &KernelInfo::kernel, "\"decode\", \"append\", or \"host\" on the CPU device.")
+      .def_ro("kernel", &KernelInfo::kernel,
+              "\"decode\", \"append\", or \"host\" on the CPU device.")
       .def_ro("arch", &KernelInfo::arch)
-      .def_ro("compile_ms", &KernelInfo::compile_ms, "Of the compile that made it, whenever that was.")
+      .def_ro("compile_ms", &KernelInfo::compile_ms,
+              "Of the compile that made it, whenever that was.")
       .def_ro("load_ms", &KernelInfo::load_ms, "From the request to a loaded kernel, this time.")
       .def_ro("registers", &KernelInfo::registers)
       .def_ro("shared_bytes", &KernelInfo::shared_bytes)
       .def_ro("spill_bytes", &KernelInfo::spill_bytes)
       .def_ro("origin", &KernelInfo::origin, "\"compiled\", \"disk\", \"memory\" or \"built in\".")
       .def("__repr__", [](const KernelInfo& k) {
-        return fmt::format("KernelInfo({} for {}, {} in {:.1f} ms)", k.kernel, k.arch, k.origin, k.load_ms);
+        return fmt::format("KernelInfo({} for {}, {} in {:.1f} ms)", k.kernel, k.arch, k.origin,
+                           k.load_ms);
       });
   nb::class_<DeviceInfo>(m, "DeviceInfo", "The device of an Engine.")
-      .def_prop_ro("kind", [](const DeviceInfo& d) { return d.kind == DeviceKind::cuda ? "cuda" : "cpu"; })
+      .def_prop_ro("kind",
+                   [](const DeviceInfo& d) { return d.kind == DeviceKind::cuda ? "cuda" : "cpu"; })
       .def_ro("name", &DeviceInfo::name)
       .def_ro("arch", &DeviceInfo::arch, "\"sm_90a\", or \"cpu\".")
       .def_ro("num_sms", &DeviceInfo::num_sms)
@@ -85,17 +93,21 @@ void bind_records(nb::module_& m) {
 }
 
 void bind_config(nb::module_& m) {
-  nb::class_<AttentionConfig>(m, "AttentionConfig", "A model's attention, as fixed when it is made.")
-      .def("__init__", &init_config, nb::kw_only(), nb::arg("num_qo_heads"), nb::arg("num_kv_heads"),
-           nb::arg("head_dim"), nb::arg("variant") = "softmax", nb::arg("q_dtype") = "bf16",
-           nb::arg("kv_dtype") = nb::none(), nb::arg("page_size") = 16, nb::arg("sm_scale") = nb::none(),
-           nb::arg("max_qo_len") = nb::none(), nb::arg("batch_invariant") = false, nb::arg("portable") = false,
+  nb::class_<AttentionConfig>(m, "AttentionConfig",
+                              "A model's attention, as fixed when it is made.")
+      .def("__init__", &init_config, nb::kw_only(), nb::arg("num_qo_heads"),
+           nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("variant") = "softmax",
+           nb::arg("q_dtype") = "bf16", nb::arg("kv_dtype") = nb::none(), nb::arg("page_size") = 16,
+           nb::arg("sm_scale") = nb::none(), nb::arg("max_qo_len") = nb::none(),
+           nb::arg("batch_invariant") = false, nb::arg("portable") = false,
            nb::arg("constants") = nb::none(),
            "variant: name of a registered variant.\n"
-           "q_dtype, kv_dtype: of q and o, of k and v: \"bf16\" or \"f16\" (torch and NumPy dtypes too), equal.\n"
+           "q_dtype, kv_dtype: of q and o, of k and v: \"bf16\" or \"f16\" (torch and NumPy dtypes "
+           "too), equal.\n"
            "page_size: keys a page; 0 for ragged K/V.\n"
            "sm_scale: factor of the logits; None is 1 / sqrt(head_dim).\n"
-           "max_qo_len: most query rows of one request; None is any. 1 leaves the append kernel out.\n"
+           "max_qo_len: most query rows of one request; None is any. 1 leaves the append kernel "
+           "out.\n"
            "batch_invariant: a request's bits do not depend on what else is in the batch.\n"
            "portable: only kernels that every architecture has.\n"
            "constants: values of the variant's constant params.")
@@ -103,8 +115,10 @@ void bind_config(nb::module_& m) {
       .def_ro("num_qo_heads", &AttentionConfig::num_qo_heads)
       .def_ro("num_kv_heads", &AttentionConfig::num_kv_heads)
       .def_ro("head_dim", &AttentionConfig::head_dim)
-      .def_prop_ro("q_dtype", [](const AttentionConfig& c) { return std::string(name_of(c.q_dtype)); })
-      .def_prop_ro("kv_dtype", [](const AttentionConfig& c) { return std::string(name_of(c.kv_dtype)); })
+      .def_prop_ro("q_dtype",
+                   [](const AttentionConfig& c) { return std::string(name_of(c.q_dtype)); })
+      .def_prop_ro("kv_dtype",
+                   [](const AttentionConfig& c) { return std::string(name_of(c.kv_dtype)); })
       .def_ro("page_size", &AttentionConfig::page_size)
       .def_ro("sm_scale", &AttentionConfig::sm_scale, "0 stands for 1 / sqrt(head_dim).")
       .def_ro("max_qo_len", &AttentionConfig::max_qo_len, "0 stands for any.")
@@ -112,8 +126,9 @@ void bind_config(nb::module_& m) {
       .def_ro("portable", &AttentionConfig::portable)
       .def_ro("constants", &AttentionConfig::constants)
       .def("__repr__", [](const AttentionConfig& c) {
-        return fmt::format("AttentionConfig({}, heads {}/{}, head_dim {}, {}, page_size {})", c.variant, c.num_qo_heads,
-                           c.num_kv_heads, c.head_dim, name_of(c.q_dtype), c.page_size);
+        return fmt::format("AttentionConfig({}, heads {}/{}, head_dim {}, {}, page_size {})",
+                           c.variant, c.num_qo_heads, c.num_kv_heads, c.head_dim,
+                           name_of(c.q_dtype), c.page_size);
       });
 }
 
@@ -122,14 +137,19 @@ void bind_config(nb::module_& m) {
 void bind_engine(nb::module_& m) {
   bind_records(m);
   bind_config(m);
-  nb::class_<PyEngine>(m, "Engine", "One device, the variants it knows and the cache of compiled kernels.")
-      .def("__init__", &init_engine, nb::arg("device") = "auto", nb::kw_only(), nb::arg("disk_cache") = true,
-           nb::arg("cache_dir") = nb::none(), nb::arg("check_pages") = false,
-           "device: \"auto\" (GPU 0, or the CPU where there is none), \"cuda\", \"cuda:N\" or \"cpu\".\n"
+  nb::class_<PyEngine>(m, "Engine",
+                       "One device, the variants it knows and the cache of compiled kernels.")
+      .def("__init__", &init_engine, nb::arg("device") = "auto", nb::kw_only(),
+           nb::arg("disk_cache") = true, nb::arg("cache_dir") = nb::none(),
+           nb::arg("check_pages") = false,
+           "device: \"auto\" (GPU 0, or the CPU where there is none), \"cuda\", \"cuda:N\" or "
+           "\"cpu\".\n"
            "disk_cache: keep compiled kernels on disk, in `cache_dir` or the user's cache folder.\n"
            "check_pages: debug: run() reads kv_indices back and refuses ids out of range.")
       .def_prop_ro("device", [](const PyEngine& self) { return self.engine.device(); })
-      .def_prop_ro("ordinal", [](const PyEngine& self) { return self.place.ordinal; }, "Of the GPU; 0 on the CPU.")
+      .def_prop_ro(
+          "ordinal", [](const PyEngine& self) { return self.place.ordinal; },
+          "Of the GPU; 0 on the CPU.")
       .def(
           "register_variant",
           [](PyEngine& self, nb::handle spec) {
@@ -138,16 +158,26 @@ void bind_engine(nb::module_& m) {
             return variant;
           },
           nb::arg("spec"),
-          "Makes a variant known: a dict, JSON text, the path of a JSON file, or a Variant. Replaces one of the same\n"
+          "Makes a variant known: a dict, JSON text, the path of a JSON file, or a Variant. "
+          "Replaces one of the same\n"
           "name; an Attention made before keeps the old one. Returns the Variant.")
-      .def_prop_ro("variants", [](const PyEngine& self) { return self.engine.variants().names(); },
-                   "Names of the registered variants, sorted.")
-      .def("variant", [](const PyEngine& self, const std::string& name) { return self.engine.variants().at(name); },
-           nb::arg("name"))
+      .def_prop_ro(
+          "variants", [](const PyEngine& self) { return self.engine.variants().names(); },
+          "Names of the registered variants, sorted.")
+      .def(
+          "variant",
+          [](const PyEngine& self, const std::string& name) {
+            return self.engine.variants().at(name);
+          },
+          nb::arg("name"))
       .def("attention", &attention, nb::arg("config") = nb::none(), nb::arg("words"),
-           "Compiles, or finds in the cache, every kernel of the launch set; nothing is compiled later.\n\n"
-           "Takes an AttentionConfig, or its words: attention(num_qo_heads=32, num_kv_heads=8, head_dim=128).")
-      .def("__repr__", [](const PyEngine& self) { return fmt::format("heddle.Engine({})", self.engine.device().name); });
+           "Compiles, or finds in the cache, every kernel of the launch set; nothing is compiled "
+           "later.\n\n"
+           "Takes an AttentionConfig, or its words: attention(num_qo_heads=32, num_kv_heads=8, "
+           "head_dim=128).")
+      .def("__repr__", [](const PyEngine& self) {
+        return fmt::format("heddle.Engine({})", self.engine.device().name);
+      });
 }
 
 }  // namespace heddle::python

@@ -59,30 +59,38 @@ Variant read_variant(nb::handle spec, const VariantRegistry& known) {
   if (nb::hasattr(spec, "__fspath__"))
     return Variant::from_file(nb::cast<std::string>(nb::object(spec.attr("__fspath__")())), known);
   fail(ErrorKind::invalid_argument,
-       "A variant was given as a {}; give a dict, JSON text, the path of a JSON file, or a heddle.Variant.",
+       "A variant was given as a {}; give a dict, JSON text, the path of a JSON file, or a "
+       "heddle.Variant.",
        nb::str(spec.type().attr("__name__")).c_str());
 }
 
 void bind_variant(nb::module_& m) {
-  nb::class_<Variant>(m, "Variant",
-                      "What an attention computes: masks, transforms of q, k, v and logits, params and tensors.\n\n"
-                      "A spec is code: it runs with the program's rights.")
+  nb::class_<Variant>(
+      m, "Variant",
+      "What an attention computes: masks, transforms of q, k, v and logits, params and tensors.\n\n"
+      "A spec is code: it runs with the program's rights.")
       .def(
           "__init__",
           [](Variant* self, nb::handle spec, const PyEngine* engine) {
-            new (self) Variant(read_variant(spec, engine ? engine->engine.variants() : VariantRegistry()));
+            new (self)
+                Variant(read_variant(spec, engine ? engine->engine.variants() : VariantRegistry()));
           },
           nb::arg("spec"), nb::arg("engine") = nb::none(),
           "Reads and checks a spec: a dict, JSON text, or the path of a JSON file.\n\n"
-          "`engine` resolves the names under \"compose\"; without it, only built-in variants are known.")
+          "`engine` resolves the names under \"compose\"; without it, only built-in variants are "
+          "known.")
       .def_ro("name", &Variant::name)
       .def_ro("doc", &Variant::doc)
-      .def_ro("file", &Variant::file, "Where it came from; \"<dict>\" or \"<str>\" if not from a file.")
+      .def_ro("file", &Variant::file,
+              "Where it came from; \"<dict>\" or \"<str>\" if not from a file.")
       .def_ro("json", &Variant::json, "The spec's text, as given.")
       .def_ro("use_softmax", &Variant::use_softmax)
-      .def_prop_ro("params", &params_of, "A dict a param: name, type, default, min, max, constant, doc.")
+      .def_prop_ro("params", &params_of,
+                   "A dict a param: name, type, default, min, max, constant, doc.")
       .def_prop_ro("tensors", &tensors_of, "A dict a tensor: name, dtype, shape (in words), doc.")
-      .def("__repr__", [](const Variant& v) { return fmt::format("heddle.Variant({}, from {})", v.name, v.file); });
+      .def("__repr__", [](const Variant& v) {
+        return fmt::format("heddle.Variant({}, from {})", v.name, v.file);
+      });
 }
 
 }  // namespace heddle::python

@@ -63,7 +63,8 @@ struct ExchangeApi {
   void* allocate;
   void* managed_from_object;
   void* managed_to_object;
-  // Lends a tensor's record for as long as the object lives and is not changed. 0, or a Python error.
+  // Lends a tensor's record for as long as the object lives and is not changed. 0, or a Python
+  // error.
   int (*tensor_from_object)(void* object, Tensor* out);
   void* current_stream;
 };

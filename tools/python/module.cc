@@ -5,8 +5,8 @@
 //   arguments  streams, dtypes, layouts and lists of lengths as callers write them
 //   bind_*     the classes
 //
-// plan() and run() are called in every step and layer, so nothing in them is done in Python. The GIL
-// is released while something compiles, while a batch is planned and while the CPU device runs.
+// plan() and run() are called in every step and layer, so nothing in them is done in Python. The
+// GIL is released while something compiles, while a batch is planned and while the CPU device runs.
 #include <nanobind/nanobind.h>
 
 #include "engine/types.h"
