@@ -49,7 +49,7 @@ class Model:
                                                   max_kv_tokens=NUM_PAGES * PAGE)
         new = lambda *shape: torch.randn(*shape, device=device).to(torch.bfloat16)  # noqa: E731
         self.q = new(MAX_REQUESTS, HEADS, DIM)
-        self.o = torch.empty_like(self.q)
+        self.o = torch.zeros_like(self.q)
         self.cache = [(new(NUM_PAGES, PAGE, KV_HEADS, DIM), new(NUM_PAGES, PAGE, KV_HEADS, DIM)) for _ in range(LAYERS)]
         self.pages = torch.zeros(NUM_PAGES, dtype=torch.int32, device=device)  # a graph reads it where it is
         self.graph = None
