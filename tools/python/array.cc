@@ -26,22 +26,25 @@ const dlpack::ExchangeApi* find_exchange_api(nb::handle type) {
   return api && api->tensor_from_object ? api : nullptr;
 }
 
-// The table of a type, or null. The last few types are remembered, those without a table too: a
-// serving loop uses one or two, and looking an attribute up costs as much as reading the tensor.
-const dlpack::ExchangeApi* exchange_api_of(nb::handle type) {
-  struct Known {
-    PyObject* type;  // held, so that no other type gets its address
-    const dlpack::ExchangeApi* api;
-  };
-  static Known known[kKnownTypes];
+struct TypeFacts {
+  PyObject* type;  // held, so that no other type gets its address
+  const dlpack::ExchangeApi* api;
+  bool on_host;  // __array_interface__: NumPy, never on a GPU
+};
+
+// The last few types are remembered: a serving loop uses one or two, and looking an attribute up
+// costs as much as reading the tensor.
+const TypeFacts& facts_of(nb::handle type) {
+  static TypeFacts known[kKnownTypes];
   static int next = 0;
-  for (const Known& k : known)
-    if (k.type == type.ptr()) return k.api;
-  const dlpack::ExchangeApi* api = find_exchange_api(type);
-  Known& slot = known[next++ % kKnownTypes];
+  for (const TypeFacts& facts : known)
+    if (facts.type == type.ptr()) return facts;
+  const TypeFacts found{type.ptr(), find_exchange_api(type),
+                        nb::hasattr(type, "__array_interface__")};
+  TypeFacts& slot = known[next++ % kKnownTypes];
+  type.inc_ref();
   nb::handle(slot.type).dec_ref();
-  slot = {type.inc_ref().ptr(), api};
-  return api;
+  return slot = found;
 }
 
 Array array_of(const dlpack::Tensor& t, std::string_view name) {
@@ -86,23 +89,29 @@ nb::object stream_wish(nb::handle object, Stream stream) {
                          : 1);  // 1: the legacy default stream
 }
 
-// Null where the object cannot say it in DLPack: no such dtype, or read-only to an old producer.
-nb::object dlpack_capsule(nb::handle object, Stream stream) {
-  const nb::object wish = stream_wish(object, stream);
+nb::object call_dlpack(nb::handle object, const nb::object& wish, bool versioned) {
+  static const nb::handle version = nb::make_tuple(dlpack::kMajorVersion, 0).release();
   const nb::object method = object.attr("__dlpack__");
-  for (const bool versioned : {true, false}) {
-    try {
-      nb::kwargs words;
-      if (versioned) words["max_version"] = nb::make_tuple(dlpack::kMajorVersion, 0);
-      if (!wish.is_none()) words["stream"] = wish;
-      return method(**words);
-    } catch (nb::python_error& error) {
-      if (versioned && error.matches(PyExc_TypeError)) continue;  // knows no max_version
-      if (error.matches(PyExc_BufferError) && has_interface(object)) return {};
-      throw;
-    }
+  if (wish.is_none()) return versioned ? method(nb::arg("max_version") = version) : method();
+  if (!versioned) return method(nb::arg("stream") = wish);
+  return method(nb::arg("max_version") = version, nb::arg("stream") = wish);
+}
+
+// Null where the object cannot say it in DLPack: no such dtype, or read-only to an old producer.
+nb::object dlpack_capsule(nb::handle object, bool on_host, Stream stream) {
+  const nb::object wish = on_host ? nb::none() : stream_wish(object, stream);
+  try {
+    return call_dlpack(object, wish, true);
+  } catch (nb::python_error& error) {
+    if (error.matches(PyExc_BufferError) && has_interface(object)) return {};
+    if (!error.matches(PyExc_TypeError)) throw;
   }
-  return {};
+  try {
+    return call_dlpack(object, wish, false);  // it knew no max_version
+  } catch (nb::python_error& error) {
+    if (error.matches(PyExc_BufferError) && has_interface(object)) return {};
+    throw;
+  }
 }
 
 std::optional<Array> read_capsule(nb::object capsule, std::string_view name) {
@@ -156,13 +165,15 @@ std::string words_of(const Place& place) {
 }  // namespace
 
 Array read_array(nb::handle object, std::string_view name, Stream stream) {
-  if (const dlpack::ExchangeApi* api = exchange_api_of(object.type())) {
+  const TypeFacts& facts = facts_of(object.type());
+  if (facts.api) {
     dlpack::Tensor tensor;
-    if (api->tensor_from_object(object.ptr(), &tensor) != 0) nb::raise_python_error();
+    if (facts.api->tensor_from_object(object.ptr(), &tensor) != 0) nb::raise_python_error();
     return array_of(tensor, name);
   }
   if (nb::hasattr(object, "__dlpack__"))
-    if (std::optional<Array> array = read_capsule(dlpack_capsule(object, stream), name))
+    if (std::optional<Array> array =
+            read_capsule(dlpack_capsule(object, facts.on_host, stream), name))
       return *std::move(array);
   if (has_interface(object)) return read_interface(object, name, stream);
   fail(ErrorKind::invalid_argument,
