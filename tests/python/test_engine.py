@@ -86,6 +86,17 @@ def test_a_variants_own_tensors(engine):
     step.check(sinks=sinks)
 
 
+def test_a_mask_of_bits(engine):
+    engine.register_variant({"name": "bits", "tensors": {"keep": {"dtype": "u32", "shape": ["1"]}},
+                             "hooks": {"logits_mask": "return (tensors.keep[0] >> (kv_pos & 31)) & 1u;"}})
+    attention = engine.attention(variant="bits", **HEADS)
+    workspace = attention.workspace(**MAXIMA)
+    attention.plan(workspace, QO, KV, LAST)
+    step, bits = Step(), 0xB6F1A35D
+    step.run(attention, workspace, tensors={"keep": np.array([bits], np.uint32)})
+    step.check(mask=lambda r: np.array([[bits >> (p & 31) & 1 for p in range([40, 23, 3, 32][r])]], bool))
+
+
 def test_ragged_keys_and_values(engine):
     attention = engine.attention(variant="causal", page_size=0, **HEADS)
     workspace = attention.workspace(**MAXIMA)

@@ -151,6 +151,8 @@ std::optional<DType> dtype_of(const dlpack::DataType& type) {
       return DType::f32;
     case dlpack::kInt << 8 | 32:
       return DType::i32;
+    case dlpack::kUInt << 8 | 32:
+      return DType::u32;
     case dlpack::kUInt << 8 | 8:
     case dlpack::kBool << 8 | 8:
       return DType::u8;
@@ -195,7 +197,7 @@ Tensor read_tensor(nb::handle object, std::string_view name, const Place& place,
     fail(ErrorKind::invalid_argument,
          "Tensor {} has elements of {} bits and DLPack's type code {}; heddle reads float16, "
          "bfloat16 (as uint16 in "
-         "NumPy), float32, int32, uint8 and bool.",
+         "NumPy), float32, int32, uint32, uint8 and bool.",
          name, array.type.bits, array.type.code);
   if (written && array.read_only)
     fail(ErrorKind::invalid_argument,
