@@ -129,13 +129,14 @@ class Decode {
       prefetch_l2(p_.kv_indices + item.kv_offset + id);
   }
 
-  // The page of this warp's keys in the cursor's tile, or of this lane's (lanes 16 to 31 repeat).
+  // First of the run of keys that this lane looks up, counted from the warp's first.
+  static HEDDLE_DEVICE int looked_up_run() { return kOneRun ? 0 : lane_index() % kWarpKeys / kRun * kRun; }
+
+  // That run's page in the cursor's tile. It has one even where nobody sees its first keys.
   HEDDLE_DEVICE void fetch_row_id() {
     if (cursor_.done()) return;
-    const int first = own_key(cursor_.start());
-    const int kv_pos = kOneRun ? first : first + lane_index() % kWarpKeys;
-    const bool visible = kOneRun ? cursor_.seen().contains_some(first, first + kWarpKeys) : cursor_.seen().contains(kv_pos);
-    row_id_ = Address::row_id(p_, cursor_.kv_offset(), kv_pos, visible);
+    const int run = own_key(cursor_.start()) + looked_up_run();
+    row_id_ = Address::row_id(p_, cursor_.kv_offset(), run, cursor_.seen().contains_some(run, run + kRun));
   }
 
   // Starts the copy of the cursor's tile into the next stage and moves on. Always one group.
@@ -148,11 +149,11 @@ class Decode {
                                    ? kFullMask
                                    : __ballot_sync(kFullMask, seen.contains(first + lane_index() % kWarpKeys));
       const int64_t kv_offset = cursor_.kv_offset();
-      const int kv_pos = kOneRun ? first : first + lane_index() % kWarpKeys;
+      const int run = first + looked_up_run();
       copy_rows(free_stage().k, static_cast<const uint16_t*>(p_.k) + cursor_.kv_head() * p_.k_head_stride,
-                Address::k_offset(p_, kv_offset, row_id_, kv_pos), p_.k_row_stride, visible);
+                Address::k_offset(p_, kv_offset, row_id_, run), p_.k_row_stride, visible);
       copy_rows(free_stage().v, static_cast<const uint16_t*>(p_.v) + cursor_.kv_head() * p_.v_head_stride,
-                Address::v_offset(p_, kv_offset, row_id_, kv_pos), p_.v_row_stride, visible);
+                Address::v_offset(p_, kv_offset, row_id_, run), p_.v_row_stride, visible);
       cursor_.advance();
       fetch_row_id();
     }
@@ -160,7 +161,7 @@ class Decode {
     cp_async_commit();
   }
 
-  // This warp's rows, of which lane r has the offset of row r (of row 0 if they are one run). Rows whose
+  // This warp's rows; lane r has the offset of the first row of row r's run. Rows whose
   // bit is not set, which nobody sees, are not read; zeros stand for them.
   static HEDDLE_DEVICE void copy_rows(const uint8_t* stage, const uint16_t* base, int64_t offset, int64_t stride,
                                       uint32_t visible) {
@@ -334,6 +335,7 @@ class Decode {
   HEDDLE_DEVICE float* sums_of(int warp) const { return reinterpret_cast<float*>(smem_.stage[load_stage_][warp].k); }
 
   HEDDLE_DEVICE void share_states(const WorkItem& item) {
+    __syncwarp();  // the stage was the last tile's
     float* sums = sums_of(warp_index());
     rows_.store(item.num_rows, [&](int row, int column) { return sums + sum_index(row, column); });
 #pragma unroll
