@@ -85,6 +85,12 @@ void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& 
   p.tile_kv = plan.pipeline[pipeline].tile_kv;
 }
 
+// Decode joins the states that append leaves of shared prefixes.
+std::array<Pipeline, kNumPipelines> launch_order(const AttentionConfig& config) {
+  if (config.share_prefixes) return {Pipeline::append, Pipeline::decode};
+  return {Pipeline::decode, Pipeline::append};
+}
+
 bool reads_word(const Variant& variant, std::string_view word) {
   for (const TensorParam& tensor : variant.tensors)
     for (const TensorAxis& axis : tensor.shape)
@@ -162,13 +168,18 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
   AttentionParams p = detail::checked_params(a, ws, tensors);
   pack_tensors(a.variant, a.args, tensors.variant, shape_words(a, ws), settled.values, settled.args);
   p.plan = reinterpret_cast<const uint8_t*>(ws.base());
+  if (a.config.share_prefixes) {
+    p.prefix_o = reinterpret_cast<float*>(ws.base() + ws.planner.layout().prefix_o);
+    p.prefix_lse = reinterpret_cast<float*>(ws.base() + ws.planner.layout().prefix_lse);
+  }
   if (a.engine->options.check_pages) detail::check_page_ids(a, ws, tensors, stream);
   if (a.engine->on_gpu()) {
     a.engine->device->make_current();
     // A capture runs nothing now, and cannot wait for what was put on a stream outside of it.
     if (stream != ws.last_stream && !is_capturing(stream)) take_over(ws, stream);
   }
-  for (int pipeline = 0; pipeline < kNumPipelines; ++pipeline) {
+  for (const Pipeline which : launch_order(a.config)) {
+    const int pipeline = static_cast<int>(which);
     if (!a.plan.pipeline[pipeline].present) continue;
     point_at_section(p, ws, a.plan, pipeline);
     if (!a.engine->on_gpu()) {

@@ -6,6 +6,7 @@
 
 #include "engine/launch_set.h"
 #include "engine/state.h"
+#include "planner/cost_table.h"
 
 namespace heddle {
 namespace detail {
@@ -161,12 +162,14 @@ Attention Engine::attention(const AttentionConfig& config) {
              name, config.variant);
   state->defaults = detail::settled_values(state->variant, config.constants);
   check_rows(state->variant, state->defaults, config);
+  check_sharing(state->variant, config);
   state->has_every_default = detail::has_every_default(state->variant);
   state->args = arg_layout(state->variant);
   state->sm_scale = config.sm_scale > 0 ? config.sm_scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   state->plan = {.num_kv_heads = config.num_kv_heads, .group = config.num_qo_heads / config.num_kv_heads,
                  .head_dim = config.head_dim, .page_size = config.page_size, .max_decode_rows = decode_rows(config),
-                 .batch_invariant = config.batch_invariant};
+                 .batch_invariant = config.batch_invariant, .share_prefixes = config.share_prefixes,
+                 .sharing_cost = state_->on_gpu() ? kSharingCost : 0};
   detail::load_kernels(*state_, *state);
   Attention attention;
   attention.state_ = std::move(state);

@@ -116,12 +116,13 @@ std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
       "struct Spec {{\n"
       "  static constexpr DType kType = DType::{};\n"
       "  static constexpr int kHeadDim = {}, kGroup = {}, kPageSize = {}, kBoxRows = {}, kQBoxTokens = {};\n"
+      "  static constexpr bool kSharesPrefixes = {};\n"
       "  static constexpr TileConfig kTile = {{.rows = {}, .kv = {}, .warps = {}, .stages = {}, .ctas_per_sm = {}, "
       ".smem_bytes = {}, .q_buffers = {}}};\n"
       "{}"
       "}};\n",
       name_of(config.kv_dtype), config.head_dim, config.num_qo_heads / config.num_kv_heads, config.page_size,
-      box_rows(config, t), q_box_tokens(config, t), t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
+      box_rows(config, t), q_box_tokens(config, t), config.share_prefixes, t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
       t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, config.head_dim) : "");
 }
 

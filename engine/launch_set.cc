@@ -1,9 +1,12 @@
 #include "engine/launch_set.h"
 
 #include <cmath>
+#include <optional>
+#include <set>
 
 #include "engine/host_kernel.h"
 #include "planner/cost_table.h"
+#include "variants/code_scanner.h"
 
 namespace heddle {
 namespace {
@@ -21,6 +24,16 @@ void check_dtypes(const AttentionConfig& c) {
   if (c.q_dtype != c.kv_dtype)
     fail(ErrorKind::unsupported, "q_dtype {} and kv_dtype {} differ; they must be equal.", name_of(c.q_dtype),
          name_of(c.kv_dtype));
+}
+
+// What a hook of the variant reads that is a request's own, or counts from its first key.
+std::optional<std::string> own_word(const Variant& variant) {
+  static const std::set<std::string_view> own = {"request", "q_pos", "kv_pos", "qo_len", "kv_len"};
+  for (const Component& part : variant.components)
+    for (const auto& [hook, code] : part.hooks)
+      for (const CodeToken& token : scan_code(part.file, code.code))
+        if (token.kind == CodeToken::Kind::word && own.contains(token.text)) return std::string(token.text);
+  return {};
 }
 
 }  // namespace
@@ -55,7 +68,30 @@ void check_rows(const Variant& variant, const std::vector<double>& values, const
   }
 }
 
+void check_sharing(const Variant& variant, const AttentionConfig& c) {
+  if (!c.share_prefixes) return;
+  if (c.page_size == 0)
+    fail(ErrorKind::invalid_argument, "share_prefixes needs pages; this Attention is for ragged K/V (page_size 0).");
+  if (c.batch_invariant)
+    fail(ErrorKind::invalid_argument,
+         "share_prefixes and batch_invariant exclude each other: what is shared depends on the rest of the batch.");
+  if (c.num_qo_heads / c.num_kv_heads > kMaxDecodeRows)
+    fail(ErrorKind::unsupported, "share_prefixes takes at most {} query heads to a kv head; there are {}.", kMaxDecodeRows,
+         c.num_qo_heads / c.num_kv_heads);
+  const DeclaredMask& mask = variant.mask;
+  if (!mask.window_left.empty() || !mask.window_right.empty() || !mask.sink.empty())
+    fail(ErrorKind::unsupported,
+         "Variant {} has a window or sinks, so rows see different keys of a prefix; share_prefixes cannot serve it.",
+         variant.name);
+  if (const std::optional<std::string> word = own_word(variant))
+    fail(ErrorKind::unsupported,
+         "A hook of variant {} reads {}, which differs among the requests of a shared prefix; share_prefixes cannot "
+         "serve it.",
+         variant.name, *word);
+}
+
 std::vector<Pipeline> launch_set(const AttentionConfig& c) {
+  if (c.share_prefixes) return {Pipeline::decode, Pipeline::append};
   const int group = c.num_qo_heads / c.num_kv_heads;
   if (group > kMaxDecodeRows) return {Pipeline::append};
   if (c.max_qo_len != 0 && std::int64_t{c.max_qo_len} * group <= kMaxDecodeRows) return {Pipeline::decode};

@@ -33,6 +33,9 @@ struct KernelBuild {
   KernelCache::Result result;
 };
 
+// Error where rows of different requests would not see a shared prefix alike.
+void check_sharing(const Variant& variant, const AttentionConfig& config);
+
 // Renders and compiles (or finds) the kernel with the first tile of tile_candidates() that leaves
 // no register in memory, else with the last one. `values` are Variant::resolve()'s.
 KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeline, const Variant& variant,

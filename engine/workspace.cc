@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <cstring>
 
 #include "engine/state.h"
 #include "planner/layout.h"
@@ -62,6 +63,7 @@ WorkspaceState::WorkspaceState(std::shared_ptr<const AttentionState> attention, 
   host.resize(layout.total_bytes + kWorkspaceAlignment);
   const auto address = reinterpret_cast<std::uintptr_t>(host.data());
   host_offset = (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment;
+  std::memset(base() + layout.slots_begin, 0xff, layout.slots_end - layout.slots_begin);
 }
 
 std::byte* WorkspaceState::base() {

@@ -163,6 +163,16 @@ void check_every_rule(const PlanConfig& config, const Maxima& maxima, const Chec
   check_against_maxima(config, maxima, checked);
 }
 
+void check_page_ids(const PlanConfig& config, const CheckedBatch& checked) {
+  const std::span<const std::int32_t> ids = checked.batch.kv_indices;
+  if (ids.empty()) return;
+  if (!config.share_prefixes)
+    refuse("The batch gives {} page ids in kv_indices, which only a plan with share_prefixes reads.", ids.size());
+  if (static_cast<std::int64_t>(ids.size()) < checked.num_kv_entries()) {
+    refuse("kv_indices has {} entries; this batch reaches {}.", ids.size(), checked.num_kv_entries());
+  }
+}
+
 bool has_right_sizes(const CheckedBatch& checked) {
   const auto requests = static_cast<std::size_t>(checked.num_requests);
   const Batch& batch = checked.batch;
@@ -190,6 +200,7 @@ CheckedBatch check_batch(const PlanConfig& config, const Maxima& maxima, const B
   const Survey seen = survey(checked);
   if (!seen.allows(config, maxima, checked)) check_every_rule(config, maxima, checked);
   checked.max_kv_len = seen.max_kv_len;
+  check_page_ids(config, checked);
   return checked;
 }
 

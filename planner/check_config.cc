@@ -35,6 +35,18 @@ void check_pipeline(std::string_view name, const PipelineShape& shape) {
   }
 }
 
+void check_sharing(const PlanConfig& config) {
+  if (!config.share_prefixes) return;
+  if (config.page_size == 0) refuse("share_prefixes needs pages; this plan is for ragged K/V (page_size 0).");
+  if (config.batch_invariant)
+    refuse("share_prefixes and batch_invariant exclude each other: what is shared depends on the rest of the batch.");
+  if (!(config.sharing_cost >= 0))
+    refuse("sharing_cost is {}; it must not be negative.", config.sharing_cost);
+  for (int p = 0; p < kNumPipelines; ++p)
+    if (!config.pipeline[p].present)
+      refuse("share_prefixes needs both pipelines; the {} pipeline is not present.", kPipelineNames[p]);
+}
+
 }  // namespace
 
 void check_config(const PlanConfig& config) {
@@ -51,6 +63,7 @@ void check_config(const PlanConfig& config) {
   for (int p = 0; p < kNumPipelines; ++p) {
     if (config.pipeline[p].present) check_pipeline(kPipelineNames[p], config.pipeline[p]);
   }
+  check_sharing(config);
   check_range("max_decode_rows", config.max_decode_rows, 0, 4096);
   if (decode.present && config.max_decode_rows > decode.tile_rows) {
     refuse("max_decode_rows is {}; it must be at most the {} tile_rows of the decode pipeline.",

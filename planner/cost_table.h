@@ -18,4 +18,8 @@ inline CostModel cost_model(Pipeline pipeline, int tile_rows, int tile_kv, int h
   return {.per_item = 3000, .per_tile = tile_flops / 1100.0, .per_partial = 2000};
 }
 
+// A shared prefix: a kernel more in front of decode, states through memory, short tails on both. An
+// estimate, not measured.
+inline constexpr double kSharingCost = 6000;
+
 }  // namespace heddle

@@ -11,6 +11,7 @@
 
 #include "planner/cost.h"
 #include "planner/plan_view.h"
+#include "planner/prefixes.h"
 
 namespace heddle {
 namespace {
@@ -48,7 +49,7 @@ Ranking rank(const PlanConfig& config, const PlanView& view) {
   ranking.cost.resize(view.requests().size());
   for (int p = 0; p < kNumPipelines; ++p) {
     for (const WorkItem& item : view.section(static_cast<Pipeline>(p)).items) {
-      ranking.cost[static_cast<std::size_t>(item.request)] +=
+      ranking.cost[static_cast<std::size_t>(first_request(item))] +=
           cost_of(config.pipeline[p].cost, item);
     }
   }
@@ -116,9 +117,9 @@ struct Panel {
 // What a browser shows where the pointer rests on a bar.
 std::string tip(int cta, const WorkItem& first, std::size_t count) {
   if (first.partial < 0)
-    return fmt::format("CTA {}, request {}: {} whole item{}", cta, first.request, count,
+    return fmt::format("CTA {}, request {}: {} whole item{}", cta, first_request(first), count,
                        count == 1 ? "" : "s");
-  return fmt::format("CTA {}, request {}: kv head {}, KV tiles {} to {}", cta, first.request,
+  return fmt::format("CTA {}, request {}: kv head {}, KV tiles {} to {}", cta, first_request(first),
                      first.kv_head_begin, first.tile_begin, first.tile_end - 1);
 }
 
@@ -140,7 +141,7 @@ void draw_bar(Drawing& drawing, const Panel& panel, const Ranking& ranking, int 
         R"(x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{}")", kMargin + panel.width_of(begin), y,
         std::max(0.2, panel.width_of(end - begin) - seam), panel.row_height() - 1);
     drawing.add(R"(<rect {} fill="{}"><title>{}</title></rect>)", place,
-                colour_of(ranking, items[first].request), tip(cta, items[first], i - first));
+                colour_of(ranking, first_request(items[first])), tip(cta, items[first], i - first));
     if (piece) drawing.add(R"(<rect {} class="piece"/>)", place);
     begin = end;
   }

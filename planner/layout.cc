@@ -63,9 +63,9 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   // Requests of more than one query tile are listed head by head (split.h). One with t tiles has
   // more than (t - 1) * tile_rows packed rows, which bounds the tiles of all of them.
   std::int64_t tiles = 0;
-  const bool one_tile =
-      pipeline == Pipeline::decode ||
-      (maxima.max_qo_len > 0 && std::int64_t{maxima.max_qo_len} * config.group <= shape.tile_rows);
+  const bool one_tile = pipeline == Pipeline::decode ||
+                        (!config.share_prefixes && maxima.max_qo_len > 0 &&
+                         std::int64_t{maxima.max_qo_len} * config.group <= shape.tile_rows);
   if (!one_tile) {
     const std::int64_t rows = maxima.max_qo_rows * config.group;
     tiles = rows / shape.tile_rows + std::min(requests, rows / (shape.tile_rows + 1));
@@ -118,6 +118,12 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
         static_cast<std::size_t>(bounds.partials) * static_cast<std::size_t>(shape.tile_rows);
     section.partial_o = take(rows * static_cast<std::size_t>(config.head_dim) * sizeof(float));
     section.partial_lse = take(rows * sizeof(float));
+  }
+  if (config.share_prefixes) {
+    const std::size_t rows = static_cast<std::size_t>(maxima.max_qo_rows) *
+                             static_cast<std::size_t>(config.num_kv_heads * config.group);
+    layout.prefix_o = take(rows * static_cast<std::size_t>(config.head_dim) * sizeof(float));
+    layout.prefix_lse = take(rows * sizeof(float));
   }
   layout.slots_end = end;
   layout.total_bytes = end;

@@ -7,6 +7,7 @@
 #include "engine/error.h"
 #include "planner/check_batch.h"
 #include "planner/layout.h"
+#include "planner/prefixes.h"
 #include "planner/split.h"
 #include "planner/split_chunks.h"
 #include "planner/streams.h"
@@ -17,6 +18,7 @@ struct Planner::Scratch {
   std::array<std::vector<StreamRun>, kNumPipelines> runs;
   std::vector<WorkItem> items;
   std::vector<ChunkPlace> borders;  // batch-invariant plans only
+  std::vector<SharedPrefix> prefixes;
 };
 
 namespace {
@@ -72,6 +74,27 @@ void write_record(RequestRecord& to, const CheckedBatch& batch, int r) {
   to.padding = 0;
 }
 
+// Lists the streams of every request, and of every shared prefix: its requests then have the keys behind it.
+void list_streams(const PlanConfig& config, const CheckedBatch& batch, std::span<const SharedPrefix> prefixes,
+                  std::span<StreamList, kNumPipelines> lists) {
+  auto prefix = prefixes.begin();
+  for (int r = 0; r < batch.num_requests; ++r) {
+    if (prefix != prefixes.end() && r == prefix->end) ++prefix;
+    const std::int32_t qo_len = batch.qo_len(r);
+    if (qo_len == 0) continue;
+    const bool shares = prefix != prefixes.end() && r >= prefix->begin;
+    const std::int32_t skipped = shares ? prefix->keys : 0;
+    const std::int64_t kv_offset = batch.kv_offset(r) + (shares ? skipped / batch.page_size : 0);
+    lists[static_cast<int>(pipeline_of(config, qo_len))].add(
+        {kv_offset, r, batch.qo_begin(r), qo_len, batch.kv_len(r) - skipped});
+  }
+  for (const SharedPrefix& p : prefixes) {
+    const std::int32_t rows = batch.qo_begin(p.end) - batch.qo_begin(p.begin);
+    lists[static_cast<int>(Pipeline::append)].add_prefix(
+        {batch.kv_offset(p.begin), prefix_number(p.begin), batch.qo_begin(p.begin), rows, p.keys + rows}, p.keys);
+  }
+}
+
 }  // namespace
 
 Planner::Planner(const PlanConfig& config, const Maxima& maxima)
@@ -87,11 +110,18 @@ Planner::Planner(const PlanConfig& config, const Maxima& maxima)
       scratch_->borders.resize(borders);
     if (p == Pipeline::append) scratch_->items.resize(static_cast<std::size_t>(bounds.items));
   }
+  if (config.share_prefixes) scratch_->prefixes.resize(most_prefixes(maxima.max_requests));
 }
 
 Planner::~Planner() = default;
 Planner::Planner(Planner&&) noexcept = default;
 Planner& Planner::operator=(Planner&&) noexcept = default;
+
+std::span<const SharedPrefix> Planner::shared_prefixes(const CheckedBatch& batch, const MaskBounds& mask) {
+  if (batch.batch.kv_indices.empty()) return {};
+  std::vector<SharedPrefix>& found = scratch_->prefixes;
+  return std::span(found).first(find_prefixes(config_, mask, batch, found));
+}
 
 PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<std::byte> out) {
   check_room(out, layout_);
@@ -100,12 +130,8 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
 
   StreamList lists[] = {{config_, Pipeline::decode, mask, scratch_->runs[0]},
                         {config_, Pipeline::append, mask, scratch_->runs[1]}};
-  for (int r = 0; r < checked.num_requests; ++r) {
-    const std::int32_t qo_len = checked.qo_len(r);
-    if (qo_len > 0)
-      lists[static_cast<int>(pipeline_of(config_, qo_len))].add(
-          {checked.kv_offset(r), r, checked.qo_begin(r), qo_len, checked.kv_len(r)});
-  }
+  const std::span<const SharedPrefix> prefixes = shared_prefixes(checked, mask);
+  list_streams(config_, checked, prefixes, lists);
 
   PlanWriter writer(out);
   PlanHeader& header = *writer.at_end<PlanHeader>();
@@ -116,6 +142,8 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
   writer.skip_to(sections_begin(config_));
 
   PlanSummary summary;
+  summary.shared_prefixes = static_cast<int>(prefixes.size());
+  for (const SharedPrefix& p : prefixes) summary.shared_keys += std::int64_t{p.keys} * (p.end - p.begin - 1);
   summary.num_qo_rows = checked.num_qo_rows();
   summary.max_kv_len = checked.max_kv_len;
   (config_.page_size == 0 ? summary.num_kv_rows : summary.num_indices) = checked.num_kv_entries();

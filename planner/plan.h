@@ -6,8 +6,8 @@
 // templates/abi.h are written into one block of bytes that one copy moves. A plan depends on
 // lengths and config alone, never on page ids or addresses: equal lengths, equal bytes. How large
 // it can get is known beforehand (layout.h). plan_view.h reads a plan back; explain.h and draw.h
-// show it to people; lengths.h reads the lengths that the command is given. This room knows no
-// CUDA and no variant, only masks.
+// show it to people; lengths.h reads the lengths that the command is given. Where asked to, it finds
+// prefixes that requests share (prefixes.h). This room knows no CUDA and no variant, only masks.
 //
 // Why the contiguous split is the default, and not chunks dealt to the least loaded CTA, longest
 // first: by the cost model (not from a GPU; 8 kv heads, tiles of 64 keys, the default CostModel)
@@ -59,6 +59,8 @@ struct PlanConfig {
   int page_size = 0;         // 0: ragged K/V
   int max_decode_rows = 16;  // requests with group * qo_len <= this go to decode (if present)
   bool batch_invariant = false;  // cut by the request alone (chunks.h), not where CTAs meet
+  bool share_prefixes = false;   // keys that neighbours have in common are read once (prefixes.h)
+  double sharing_cost = 0;       // what that takes beside the keys, in the cost models' unit
   std::array<PipelineShape, kNumPipelines> pipeline;  // indexed by Pipeline
   const PipelineShape& of(Pipeline p) const { return pipeline[static_cast<int>(p)]; }
 };
@@ -82,6 +84,8 @@ struct Batch {
   std::span<const std::int32_t> last_page_len;  // [num_requests], paged CSR only
   std::int64_t kv_table_stride = 0;             // entries a row, dense table only
   std::span<const std::int32_t> kv_lens;        // [num_requests], dense table only
+  // Page ids as the run will have them, for a plan with share_prefixes alone; left out, nothing is shared.
+  std::span<const std::int32_t> kv_indices;
 };
 
 // Byte offsets and sizes of a workspace; a pure function of PlanConfig and Maxima.
@@ -94,6 +98,9 @@ struct WorkspaceLayout {
     int max_partials = 0;
   };
   std::array<Section, kNumPipelines> section;
+  // States of shared prefixes, with share_prefixes: a row each of q and head.
+  std::size_t prefix_o = 0;    // f32 [max_qo_rows, num_qo_heads, head_dim]
+  std::size_t prefix_lse = 0;  // f32 [max_qo_rows, num_qo_heads]
   std::size_t slots_begin = 0, slots_end = 0;  // bytes that must be 0xff before first use
   std::size_t total_bytes = 0;
 };
@@ -110,12 +117,17 @@ struct PlanSummary {
   std::array<int, kNumPipelines> joins{};  // cut streams
   std::array<double, kNumPipelines>
       max_over_mean{};  // cost of the busiest CTA over the mean; 1 when idle
+  int shared_prefixes = 0;      // groups of requests
+  std::int64_t shared_keys = 0;  // that need not be read again: of every group, times its requests but one
   // What a run's tensors must reach.
   std::int64_t num_qo_rows = 0;
   std::int64_t max_kv_len = 0;   // of one request
   std::int64_t num_kv_rows = 0;  // ragged: K/V rows
   std::int64_t num_indices = 0;  // paged: entries of kv_indices
 };
+
+struct CheckedBatch;
+struct SharedPrefix;
 
 // Checks batches and turns them into work lists. Allocates in its constructor only.
 // Not thread-safe: one Planner per workspace.
@@ -141,6 +153,8 @@ class Planner {
   WorkspaceLayout layout_;
   struct Scratch;
   std::unique_ptr<Scratch> scratch_;
+
+  std::span<const SharedPrefix> shared_prefixes(const CheckedBatch& batch, const MaskBounds& mask);
 };
 
 }  // namespace heddle

@@ -42,6 +42,7 @@ class StreamList {
       : group_(config.group),
         num_heads_(config.num_kv_heads),
         tile_rows_(config.of(pipeline).tile_rows),
+        tile_kv_(config.of(pipeline).tile_kv),
         visible_(mask, config.of(pipeline).tile_kv),
         room_(room) {}
 
@@ -64,6 +65,17 @@ class StreamList {
       add_tile(request, 0, rows, 0, request.qo_len);
     else
       add_tiles(request, rows);
+  }
+
+  // Lists a shared prefix (prefixes.h): `keys` whole tiles, all of which every row sees. Its rows are those
+  // of all its requests, one behind the other; they stand behind its keys, so no mask touches them.
+  void add_prefix(const Request& request, std::int32_t keys) {
+    const std::size_t first = size_;
+    add(request);
+    for (StreamRun& run : room_.subspan(first, size_ - first)) {
+      run.item.tile_begin = 0;
+      run.item.tile_end = keys / tile_kv_;
+    }
   }
 
   std::span<const StreamRun> runs() const { return room_.first(size_); }
@@ -99,7 +111,7 @@ class StreamList {
     item.join = 0;
   }
 
-  std::int32_t group_, num_heads_, tile_rows_;
+  std::int32_t group_, num_heads_, tile_rows_, tile_kv_;
   VisibleKeys visible_;
   std::span<StreamRun> room_;
   std::size_t size_ = 0;

@@ -70,7 +70,9 @@ struct MaskBounds {
 // there on (sink keys stand before the gap, the window behind it).
 struct WorkItem {
   int64_t kv_offset;  // paged: the request's first entry in kv_indices; ragged: its first K/V row
-  int32_t request;
+  int32_t request;    // below 0, -1 - its first request: a prefix that requests share, with the rows of
+                      // all of them. It is the append pipeline's, and leaves states instead of output,
+                      // which decode, running behind it, joins with its own
   int32_t qo_begin;  // its first row in q and o
   int32_t qo_len;
   int32_t kv_len;
@@ -131,6 +133,9 @@ struct AttentionParams {
   const int32_t* cta_begin;   // of the pipeline that runs; at a fixed place behind the header
   float* partial_o;           // [slots, tile rows, head_dim], kEmptyWord between launches
   float* partial_lse;         // [slots, tile rows], the same
+  float* prefix_o;            // [num_qo_rows, num_qo_heads, head_dim], and
+  float* prefix_lse;          // [num_qo_rows, num_qo_heads]: states of shared prefixes; kEmptyWord where
+                              // there is none, and between launches; null where none are shared
   int64_t q_row_stride, q_head_stride;
   int64_t k_page_stride, k_row_stride, k_head_stride;
   int64_t v_page_stride, v_row_stride, v_head_stride;

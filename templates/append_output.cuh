@@ -36,6 +36,12 @@ class AppendOutput {
     const bool is_real = row < item_.num_rows;
     if (item_.join > 0 && is_real) join(o, half, row, max2, sum);
     const HookContext context = row_info<Spec::kGroup>(mask_, item_, kv_head_, row).context;
+    if constexpr (Spec::kSharesPrefixes) {
+      if (item_.request < 0) {
+        if (is_real) keep_prefix(o, half, prefix_row<Spec>(p_, context), max2, sum);
+        return;
+      }
+    }
     const RowResult<Hooks> result = finish_row(max2, sum, context, hooks_);
     uint16_t* to = static_cast<uint16_t*>(p_.o) + context.q_row * p_.o_row_stride + context.qo_head * p_.o_head_stride;
 #pragma unroll
@@ -53,6 +59,16 @@ class AppendOutput {
       if (is_real) *reinterpret_cast<uint32_t*>(to + block * 8 + lane_column()) = pair;
     }
     if (is_real && lane_column() == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
+  }
+
+  // As publish_row() does, for the kernel behind this one.
+  HEDDLE_DEVICE void keep_prefix(const float (&o)[kBlocks][4], int half, int64_t row, float max2, float sum) const {
+    const float scale = slot_scale<Hooks>(sum);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+      publish(reinterpret_cast<float2*>(p_.prefix_o + row * kHeadDim + block * 8 + lane_column()),
+              float2{o[block][half * 2] * scale, o[block][half * 2 + 1] * scale});
+    if (lane_column() == 0) publish(p_.prefix_lse + row, slot_lse2<Hooks>(max2, sum));
   }
 
   // This lane's two columns of a block, as they are stored.

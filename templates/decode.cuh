@@ -246,6 +246,14 @@ class Decode {
     finish_rows(item, sees_keys);
     __syncthreads();  // the stages are free again
     if (item.join > 0) empty_lse<Spec>(p_, item, kThreads);
+    if constexpr (Spec::kSharesPrefixes) empty_prefix(item);
+  }
+
+  HEDDLE_DEVICE void empty_prefix(const WorkItem& item) const {
+    const int row = threadIdx.x;
+    if (row >= item.num_rows || (item.partial >= 0 && item.join == 0)) return;
+    const HookContext context = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
+    put_back_empty(p_.prefix_lse + prefix_row<Spec>(p_, context));
   }
 
   HEDDLE_DEVICE void begin_head(const WorkItem& item) {
@@ -399,8 +407,9 @@ class Decode {
     state.add(lse2, o);
   }
 
-  HEDDLE_DEVICE void write_row(const WorkItem& item, int row, int column, const JoinedState<Hooks>& state) {
+  HEDDLE_DEVICE void write_row(const WorkItem& item, int row, int column, JoinedState<Hooks>& state) {
     const HookContext context = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
+    if constexpr (Spec::kSharesPrefixes) add_prefix<Spec>(state, p_, context, column);
     const RowResult<Hooks> result = finish_row(state.max2, state.sum, context, hooks_);
     store_output<Spec>(p_, context, column, state.o * result.scale, result.lse, hooks_);
     if (column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);

@@ -61,7 +61,7 @@ template <class Hooks>
 class HostAttention {
  public:
   HostAttention(const AttentionParams& params, const Hooks& hooks, Pipeline pipeline)
-      : p_(params), hooks_(hooks), header_(*at<PlanHeader>(0)), section_(header_.section[static_cast<int>(pipeline)]) {}
+      : p_(params), hooks_(hooks), header_(*at<PlanHeader>(0)), section_(header_.section[static_cast<int>(pipeline)]), pipeline_(pipeline) {}
 
   void run() {
     const auto* items = at<WorkItem>(section_.items_offset);
@@ -162,10 +162,15 @@ class HostAttention {
     }
     c.kv_pos = -1;
     if (item.join > 0) join(state, item, row);
-    if (item.partial < 0 || item.join > 0)
+    const int64_t prefix_row = int64_t(c.q_row) * p_.num_kv_heads * p_.group + c.qo_head;
+    if (item.partial >= 0 && item.join == 0) {
+      write_state(p_.partial_o, p_.partial_lse, int64_t(item.partial) * p_.tile_rows + row, state);
+    } else if (item.request < 0) {
+      write_state(p_.prefix_o, p_.prefix_lse, prefix_row, state);
+    } else {
+      if (pipeline_ == Pipeline::decode && p_.prefix_lse) take_prefix(state, prefix_row);
       write_row(c, state);
-    else
-      write_partial(item.partial, row, state);
+    }
   }
 
   void add_key(State& state, float logit, const std::vector<float>& v) const {
@@ -210,38 +215,49 @@ class HostAttention {
   }
 
   // Slots as on the GPU: o normalised, lse in the log2 domain.
-  void write_partial(int slot, int row, const State& state) const {
-    const int64_t slot_row = int64_t(slot) * p_.tile_rows + row;
+  void write_state(float* to_o, float* to_lse, int64_t row, const State& state) const {
     const float scale = !Hooks::use_softmax ? 1.0f : state.sum == 0 ? 0.0f : 1 / state.sum;
-    for (int d = 0; d < p_.head_dim; ++d) p_.partial_o[slot_row * p_.head_dim + d] = state.o[d] * scale;
-    p_.partial_lse[slot_row] = state.sum == 0 ? -std::numeric_limits<float>::infinity()
-                                              : (state.max + std::log(state.sum)) * 1.4426950408889634f;
+    for (int d = 0; d < p_.head_dim; ++d) to_o[row * p_.head_dim + d] = state.o[d] * scale;
+    to_lse[row] = state.sum == 0 ? -std::numeric_limits<float>::infinity()
+                                 : (state.max + std::log(state.sum)) * 1.4426950408889634f;
   }
 
   void join(State& state, const WorkItem& item, int row) const {
-    for (int slot = item.partial; slot < item.partial + item.join; ++slot) {
-      const int64_t slot_row = int64_t(slot) * p_.tile_rows + row;
-      const float lse = p_.partial_lse[slot_row] * 0.6931471805599453f;
-      if (lse == -std::numeric_limits<float>::infinity()) continue;
-      float weight = 1;
-      if constexpr (Hooks::use_softmax) {
-        const float max = lse > state.max ? lse : state.max;
-        const float rescale = std::exp(state.max - max);
-        weight = std::exp(lse - max);
-        state.max = max;
-        state.sum = state.sum * rescale + weight;
-        for (float& o : state.o) o *= rescale;
-      } else {
-        state.max = 0, state.sum = 1;
-      }
-      for (int d = 0; d < p_.head_dim; ++d) state.o[d] += weight * p_.partial_o[slot_row * p_.head_dim + d];
+    for (int slot = item.partial; slot < item.partial + item.join; ++slot)
+      add_state(state, p_.partial_o, p_.partial_lse, int64_t(slot) * p_.tile_rows + row);
+  }
+
+  // That of the row's shared prefix, if it has one, which is then gone.
+  void take_prefix(State& state, int64_t row) const {
+    uint32_t word;
+    std::memcpy(&word, p_.prefix_lse + row, 4);
+    if (word == kEmptyWord) return;
+    add_state(state, p_.prefix_o, p_.prefix_lse, row);
+    std::memcpy(p_.prefix_lse + row, &kEmptyWord, 4);
+  }
+
+  void add_state(State& state, const float* from_o, const float* from_lse, int64_t row) const {
+    const float lse = from_lse[row] * 0.6931471805599453f;
+    if (lse == -std::numeric_limits<float>::infinity()) return;
+    float weight = 1;
+    if constexpr (Hooks::use_softmax) {
+      const float max = lse > state.max ? lse : state.max;
+      const float rescale = std::exp(state.max - max);
+      weight = std::exp(lse - max);
+      state.max = max;
+      state.sum = state.sum * rescale + weight;
+      for (float& o : state.o) o *= rescale;
+    } else {
+      state.max = 0, state.sum = 1;
     }
+    for (int d = 0; d < p_.head_dim; ++d) state.o[d] += weight * from_o[row * p_.head_dim + d];
   }
 
   const AttentionParams& p_;
   const Hooks& hooks_;
   const PlanHeader& header_;
   const PlanSection& section_;
+  const Pipeline pipeline_;
 };
 
 }  // namespace heddle

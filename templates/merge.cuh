@@ -188,6 +188,24 @@ HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p
   }
 }
 
+// --- shared prefixes ------------------------------------------------------------------------
+
+// Where the state of a row's shared prefix lies: written by append, taken by decode behind it.
+template <class Spec>
+HEDDLE_DEVICE int64_t prefix_row(const AttentionParams& p, const HookContext& context) {
+  return int64_t(context.q_row) * p.num_kv_heads * Spec::kGroup + context.qo_head;
+}
+
+// Adds it, four columns, where there is one.
+template <class Spec, class Hooks>
+HEDDLE_DEVICE void add_prefix(JoinedState<Hooks>& state, const AttentionParams& p, const HookContext& context, int column) {
+  const int64_t row = prefix_row<Spec>(p, context);
+  const float lse2 = load_relaxed(p.prefix_lse + row);
+  if (is_empty(lse2)) return;
+  state.raise(lse2);
+  state.add(lse2, load_relaxed(reinterpret_cast<const float4*>(p.prefix_o + row * Spec::kHeadDim + column)));
+}
+
 // Threads 0 to `threads` - 1, after all of them have read the slots that `item` joins.
 template <class Spec>
 HEDDLE_DEVICE void empty_lse(const AttentionParams& p, const WorkItem& item, int threads) {

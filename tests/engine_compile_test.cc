@@ -147,6 +147,13 @@ TEST_CASE("compile sweep: head dims, groups, dtypes and page sizes, each at leas
   check_all(jobs_of(configs, {"sm_80", "sm_90a"}));
 }
 
+TEST_CASE("compile sweep: kernels that share prefixes", "[engine][compile]") {
+  std::vector<AttentionConfig> configs = {with("causal", 4, 128, DType::bf16, 16), with("sigmoid", 8, 64, DType::f16, 1),
+                                          with("softmax_one", 1, 256, DType::bf16, 64)};
+  for (AttentionConfig& config : configs) config.share_prefixes = true;
+  check_all(jobs_of(configs, {"sm_80", "sm_90a"}));
+}
+
 TEST_CASE("the launch set follows from the shapes and the declared maximum", "[engine]") {
   const auto set = [](int group, int max_qo_len) {
     return launch_set(

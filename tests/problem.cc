@@ -84,6 +84,8 @@ void Problem::lay_out(Random& random) {
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i);
     for (std::size_t i = ids.size() - 1; i > 0; --i) std::swap(ids[i], ids[random.below(static_cast<int>(i) + 1)]);
     kv_indices_.assign(ids.begin(), ids.begin() + kv_indptr_.back());
+    for (std::size_t r = 1; r < shape_.shared_pages.size(); ++r)
+      std::copy_n(kv_indices_.begin() + kv_indptr_[r - 1], shape_.shared_pages[r], kv_indices_.begin() + kv_indptr_[r]);
   }
   q_.head = spread(random, c.head_dim), q_.row = spread(random, q_.head * c.num_qo_heads);
   o_.head = spread(random, c.head_dim), o_.row = spread(random, o_.head * c.num_qo_heads);
@@ -124,6 +126,7 @@ void Problem::fill(Random&, std::uint64_t seed) {
 Batch Problem::batch() const {
   Batch batch{.qo_indptr = qo_indptr_, .kv_indptr = kv_indptr_};
   if (shape_.config.page_size) batch.last_page_len = last_page_len_;
+  if (shape_.config.share_prefixes) batch.kv_indices = kv_indices_;
   return batch;
 }
 

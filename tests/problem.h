@@ -19,6 +19,7 @@ struct ProblemShape {
   heddle::ParamValues params;
   std::vector<int> qo_lens, kv_lens;
   bool want_lse = true;
+  std::vector<int> shared_pages;  // of each request: leading pages that are those of the one before it
   std::string describe() const;
   heddle::ParamValues all_params() const;  // with the config's constants
 };
