@@ -24,15 +24,22 @@ static_assert(MergeStates::kMaxStates == kMaxMergeStates);
 
 using detail::check_size;
 
+void check_dtype(const std::string& name, const Tensor& t, DType dtype) {
+  if (t.data && t.dtype != dtype)
+    fail(ErrorKind::invalid_argument, "Tensor {} holds {}; it needs {}.", name, name_of(t.dtype), name_of(dtype));
+}
+
 // Shape and strides of one state, or of the result: `lse` may then be missing.
 MergeStatesParams::State check_state(const std::string& name, const PartialState& state, DType dtype, int head_dim,
                                      const Tensor& like, bool is_result) {
   const std::string o = name + ".o", lse = name + ".lse";
+  check_dtype(o, state.o, dtype);
   detail::check_rows(o.c_str(), state.o, dtype, 3);
   check_size(o.c_str(), "rows", state.o.shape[0], like.shape[0]);
   check_size(o.c_str(), "num_heads", state.o.shape[1], like.shape[1]);
   check_size(o.c_str(), "head_dim", state.o.shape[2], head_dim);
   if (is_result && !state.lse.data) return {state.o.data, nullptr, state.o.strides[0], state.o.strides[1], 0, 0};
+  check_dtype(lse, state.lse, DType::f32);
   detail::check_lse(lse.c_str(), state.lse);
   check_size(lse.c_str(), "rows", state.lse.shape[0], like.shape[0]);
   check_size(lse.c_str(), "num_heads", state.lse.shape[1], like.shape[1]);

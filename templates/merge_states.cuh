@@ -47,15 +47,17 @@ struct MergeElements<DType::f32> {
   }
 };
 
+// Lanes of a row with that many groups of columns: a power of two, some idle where there are fewer groups.
+HEDDLE_DEVICE constexpr int merge_lanes(int groups) {
+  int lanes = 1;
+  while (lanes < groups && lanes < kWarpSize) lanes *= 2;
+  return lanes;
+}
+
 template <class Spec>
 class MergeStates {
   static constexpr int kGroups = Spec::kHeadDim / kMergeColumns;  // of columns
-  static constexpr int lanes_of_row() {
-    int lanes = 1;
-    while (lanes < kGroups && lanes < kWarpSize) lanes *= 2;
-    return lanes;
-  }
-  static constexpr int kLanes = lanes_of_row();
+  static constexpr int kLanes = merge_lanes(kGroups);
 
  public:
   HEDDLE_DEVICE explicit MergeStates(const MergeStatesParams& params) : p_(params) {}
