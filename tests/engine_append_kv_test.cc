@@ -1,6 +1,9 @@
 // append_kv on the CPU device against its definition, and what attention makes of what it stored.
+#include <sys/mman.h>
+
 #include "runtime/host_compiler.h"
 #include "tests/append_case.h"
+#include "tests/append_step.h"
 #include "tests/catch.h"
 #include "tests/engine_support.h"
 #include "tests/variant_formulas.h"
@@ -82,6 +85,30 @@ TEST_CASE("append_kv: bits that are no number are stored as they are", "[engine]
   CHECK(std::equal(rows, rows + 16, k + 16));
   CHECK(std::equal(rows, rows + 16, v + 16));
   CHECK(std::all_of(k, k + 16, [](std::uint16_t x) { return x == 0; }));
+}
+
+TEST_CASE("append_kv: a page more than 2^32 elements from the first", "[engine][append_kv]") {
+  constexpr std::int64_t kStride = 1 << 16, kLast = (1 << 16) + 1;  // of pages; the last page's id
+  const std::size_t bytes = (kLast + 1) * kStride * 2;
+  void* pool = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(pool != MAP_FAILED);  // 8 GB of addresses, of which three pages become memory
+  Engine engine = cpu_engine();
+  Attention attention = engine.attention({.num_qo_heads = 1, .num_kv_heads = 1, .head_dim = 16, .page_size = 1, .append_kv = AppendKv::copy});
+  Workspace workspace = attention.workspace({.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = 2});
+  const std::vector<std::int32_t> qo{0, 1}, kv{0, 2}, last{1}, pages{0, kLast};
+  attention.plan({qo, kv, last}, workspace);
+  alignas(16) std::uint16_t row[16];
+  std::fill(row, row + 16, 0x1234);
+  const Tensor rows = tools::tensor_of(row, DType::bf16, {1, 1, 16});
+  const Tensor k{pool, DType::bf16, 4, {kLast + 1, 1, 1, 16}, {kStride, 16, 16, 1}};
+  Tensor v = k;
+  v.data = static_cast<std::uint16_t*>(pool) + 32;
+  attention.append_kv(workspace, {.new_k = rows, .new_v = rows, .k = k, .v = v, .kv_indices = pages.data()});
+  const auto* stored = static_cast<const std::uint16_t*>(pool);
+  CHECK(std::equal(row, row + 16, stored + kLast * kStride));
+  CHECK(std::equal(row, row + 16, stored + kLast * kStride + 32));
+  CHECK(stored[kLast * kStride % (std::int64_t{1} << 32)] == 0);  // where 32 bits would have led
+  munmap(pool, bytes);
 }
 
 TEST_CASE("append_kv: transform stores keys as the variant's own formula turns them", "[engine][append_kv]") {
@@ -178,5 +205,15 @@ TEST_CASE("append_kv: keys turned once on the way in or at each read give the sa
     const auto copied = serve(engine, config, AppendKv::copy), turned = serve(engine, config, AppendKv::transform);
     CHECK(copied == turned);
     for (const std::uint16_t bits : copied) REQUIRE((bits & 0x7f80) != 0x7f80);  // no NaN of an unused slot
+  }
+}
+
+TEST_CASE("append_kv: attention over the rows that it stored is the reference's over the rows that were given",
+          "[engine][append_kv]") {
+  Engine engine = cpu_engine();
+  for (const AppendStep& step : append_steps()) {
+    const tools::StepCheck check = append_and_attend(engine, step);
+    INFO(step.config.variant << ": " << check.problem());
+    CHECK(check.ok());
   }
 }

@@ -3,11 +3,10 @@
 #include "engine/merge_states.h"
 #include "runtime/driver.h"
 #include "tests/append_case.h"
+#include "tests/append_step.h"
 #include "tests/catch.h"
 #include "tests/merge_case.h"
 #include "tests/variant_formulas.h"
-#include "tools/check.h"
-#include "tools/step.h"
 #include "tools/variant_tensors.h"
 
 using namespace heddle;
@@ -71,6 +70,32 @@ TEST_CASE("append_kv: transform stores keys as the variant's own formula turns t
   }
 }
 
+TEST_CASE("append_kv: a page more than 2^32 elements from the first", "[gpu][append_kv]") {
+  constexpr std::int64_t kStride = 1 << 16, kLast = (1 << 16) + 1;  // of pages; the last page's id
+  Engine engine;
+  const tools::DeviceMemory pool(engine, (kLast + 1) * kStride * 2);  // 8 GB
+  Attention attention = engine.attention({.num_qo_heads = 1, .num_kv_heads = 1, .head_dim = 16, .page_size = 1, .append_kv = AppendKv::copy});
+  Workspace workspace = attention.workspace({.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = 2});
+  const std::vector<std::int32_t> qo{0, 1}, kv{0, 2}, last{1}, pages{0, kLast};
+  attention.plan({qo, kv, last}, workspace);
+  const std::vector<std::uint16_t> row(16, 0x1234);
+  tools::DeviceMemory rows(engine, 32), indices(engine, 8);
+  rows.write(0, std::as_bytes(std::span(row)));
+  indices.write(0, std::as_bytes(std::span(pages)));
+  const Tensor from = tools::tensor_of(rows.data(), DType::bf16, {1, 1, 16});
+  const Tensor k{pool.data(), DType::bf16, 4, {kLast + 1, 1, 1, 16}, {kStride, 16, 16, 1}};
+  Tensor v = k;
+  v.data = static_cast<std::uint16_t*>(pool.data()) + 32;
+  attention.append_kv(workspace, {.new_k = from, .new_v = from, .k = k, .v = v,
+                                  .kv_indices = static_cast<const std::int32_t*>(indices.data())});
+  synchronize(nullptr);
+  for (const std::int64_t element : {kLast * kStride, kLast * kStride + 32}) {
+    std::vector<std::uint16_t> stored(16);
+    pool.read(element * 2, std::as_writable_bytes(std::span(stored)));
+    CHECK(stored == row);
+  }
+}
+
 TEST_CASE("append_kv: one capture serves every batch planned after it", "[gpu][append_kv][graph]") {
   Engine engine;
   const AttentionConfig config{.num_qo_heads = 8, .num_kv_heads = 2, .head_dim = 128, .append_kv = AppendKv::copy};
@@ -101,70 +126,13 @@ TEST_CASE("append_kv: one capture serves every batch planned after it", "[gpu][a
   }
 }
 
-namespace {
-
-// K and V of one layer whose newest rows are NaN on the device, and those rows beside them.
-struct FreshRows {
-  tools::DeviceMemory k, v;
-
-  FreshRows(const Engine& engine, const tools::KvCache& cache, const tools::StepBatch& batch) {
-    const tools::KvShape& shape = cache.shape();
-    const std::size_t row_bytes = std::size_t(shape.head_dim) * 2;
-    const std::vector<std::byte> nan(row_bytes, std::byte{0xff});
-    std::vector<std::uint16_t> new_k, new_v;
-    for (const tools::StepRequest& r : batch.requests) {
-      for (int pos = cache.kv_len(r.request) - r.qo_len; pos < cache.kv_len(r.request); ++pos) {
-        for (int head = 0; head < shape.num_kv_heads; ++head) {
-          const std::int64_t at = cache.row_offset(r.request, pos, head);
-          new_k.insert(new_k.end(), cache.host_k(0).begin() + at, cache.host_k(0).begin() + at + shape.head_dim);
-          new_v.insert(new_v.end(), cache.host_v(0).begin() + at, cache.host_v(0).begin() + at + shape.head_dim);
-          for (const Tensor& pool : {cache.k(0), cache.v(0)})
-            copy_to_device(static_cast<std::uint16_t*>(pool.data) + at, nan.data(), row_bytes);
-        }
-      }
-    }
-    k = tools::DeviceMemory(engine, new_k.size() * 2), v = tools::DeviceMemory(engine, new_v.size() * 2);
-    k.write(0, std::as_bytes(std::span(new_k))), v.write(0, std::as_bytes(std::span(new_v)));
-  }
-};
-
-}  // namespace
-
 TEST_CASE("append_kv: attention in the same graph reads what has just been stored", "[gpu][append_kv][graph]") {
   Engine engine;
-  const AttentionConfig config{.variant = "causal", .num_qo_heads = 8, .num_kv_heads = 2, .head_dim = 128, .append_kv = AppendKv::copy};
-  Attention attention = engine.attention(config);
-  tools::KvCache cache(engine, {.num_kv_heads = 2, .head_dim = 128, .page_size = 16}, 1, 200, 11);
-  tools::QuerySide query(engine, 64, 8, 128, DType::bf16, 5);
-  std::vector<tools::StepRequest> step;
-  const std::pair<int, int> lengths[] = {{1, 900}, {40, 40}, {1, 1}, {9, 300}, {4, 77}};  // qo_len, kv_len
-  for (int r = 0; r < 5; ++r) {
-    cache.append(r, lengths[r].second);
-    step.push_back({r, lengths[r].first});
+  for (const AppendStep& step : append_steps()) {
+    const tools::StepCheck check = append_and_attend(engine, step);
+    INFO(step.config.variant << ": " << check.problem());
+    CHECK(check.ok());
   }
-  cache.upload();
-  query.refill(55);
-  const tools::StepBatch batch(cache, step);
-  const FreshRows rows(engine, cache, batch);
-  tools::DeviceMemory indices(engine, batch.kv_indices.size() * 4);
-  indices.write(0, std::as_bytes(std::span(batch.kv_indices)));
-  const auto* pages = static_cast<const std::int32_t*>(indices.data());
-  Workspace workspace = attention.workspace({.max_requests = 5, .max_qo_rows = 64, .max_kv_tokens = 4096});
-  const StreamHandle stream = StreamHandle::create();
-  synchronize(nullptr);
-  attention.plan(batch.batch(), workspace, stream.get());
-  Graph::begin_capture(stream.get());
-  attention.append_kv(workspace, {.new_k = tools::tensor_of(rows.k.data(), DType::bf16, {55, 2, 128}),
-                                  .new_v = tools::tensor_of(rows.v.data(), DType::bf16, {55, 2, 128}),
-                                  .k = cache.k(0), .v = cache.v(0), .kv_indices = pages}, {}, stream.get());
-  attention.run(workspace, {.q = query.q(), .k = cache.k(0), .v = cache.v(0), .o = query.o(), .lse = query.lse(),
-                            .kv_indices = pages}, {}, stream.get());
-  const Graph graph = Graph::end_capture(stream.get());
-  graph.launch(stream.get());
-  stream.synchronize();
-  const tools::StepCheck check = tools::check_step(engine, attention, {}, cache, 0, batch, query);
-  INFO(check.problem());
-  CHECK(check.ok());
 }
 
 TEST_CASE("merge_states: any number of states, dtypes and strides, empty states among them", "[gpu][merge_states]") {
