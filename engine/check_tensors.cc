@@ -109,6 +109,33 @@ void check_written(const char* name, const Tensor& t) {
            axis);
 }
 
+// First byte and the one behind the last of the elements that a tensor reaches; equal where it has none.
+std::pair<std::uintptr_t, std::uintptr_t> reach(const Tensor& t) {
+  std::int64_t low = 0, high = 0;
+  for (int axis = 0; axis < t.rank; ++axis) {
+    if (t.shape[axis] == 0) return {};
+    const std::int64_t last = (t.shape[axis] - 1) * t.strides[axis];
+    (last < 0 ? low : high) += last;
+  }
+  const auto begin = reinterpret_cast<std::uintptr_t>(t.data);
+  return {begin + low * bytes_of(t.dtype), begin + (high + 1) * bytes_of(t.dtype)};
+}
+
+// Rows turned where they lie would be turned once more by every replay of a graph.
+void check_apart(const AppendTensors& tensors) {
+  for (const auto& [name, rows] : {std::pair{"new_k", &tensors.new_k}, std::pair{"new_v", &tensors.new_v}}) {
+    for (const auto& [pool_name, pool] : {std::pair{"k", &tensors.k}, std::pair{"v", &tensors.v}}) {
+      const auto [begin, end] = reach(*rows);
+      const auto [pool_begin, pool_end] = reach(*pool);
+      if (begin < pool_end && pool_begin < end)
+        fail(ErrorKind::invalid_argument,
+             "Tensor {} lies within the memory that tensor {} reaches; append_kv reads the one and writes the other, so they "
+             "must lie apart.",
+             name, pool_name);
+    }
+  }
+}
+
 AppendKvParams::Side check_side(const AttentionState& a, const WorkspaceState& ws, const AppendTensors& tensors, bool is_k) {
   const char *name = is_k ? "k" : "v", *new_name = is_k ? "new_k" : "new_v";
   const Tensor &rows = is_k ? tensors.new_k : tensors.new_v, &to = is_k ? tensors.k : tensors.v;
@@ -127,6 +154,7 @@ AppendKvParams checked_params(const AttentionState& a, const WorkspaceState& ws,
   AppendKvParams p{};
   p.k = check_side(a, ws, tensors, true);
   p.v = check_side(a, ws, tensors, false);
+  check_apart(tensors);
   check_indices(a, ws, tensors.kv_indices);
   p.kv_indices = tensors.kv_indices;
   p.num_kv_heads = a.config.num_kv_heads;

@@ -54,6 +54,17 @@ void check_written(const char* name, const Tensor& t) {
            name, axis);
 }
 
+// In place each element is read and written by one thread, if it is the same element.
+void check_in_place(std::size_t index, const Tensor& state, const Tensor& result, const char* part) {
+  if (!result.data || state.data != result.data) return;
+  bool is_same = state.dtype == result.dtype;
+  for (int axis = 0; axis < state.rank; ++axis) is_same = is_same && (state.shape[axis] <= 1 || state.strides[axis] == result.strides[axis]);
+  if (!is_same)
+    fail(ErrorKind::invalid_argument,
+         "Tensor result.{0} starts where states[{1}].{0} does, with another dtype or other strides; in place they must be equal.",
+         part, index);
+}
+
 MergeStatesParams checked_params(const MergeConfig& config, std::span<const PartialState> states, const PartialState& result) {
   if (states.empty() || states.size() > MergeStates::kMaxStates)
     fail(ErrorKind::invalid_argument, "merge_states was given {} states; it takes 1 to {} (more: merge them in turns, in f32).",
@@ -63,6 +74,10 @@ MergeStatesParams checked_params(const MergeConfig& config, std::span<const Part
   for (std::size_t s = 0; s < states.size(); ++s)
     p.states[s] = check_state(fmt::format("states[{}]", s), states[s], config.state_dtype, config.head_dim, like, false);
   const MergeStatesParams::State to = check_state("result", result, config.o_dtype, config.head_dim, like, true);
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    check_in_place(s, states[s].o, result.o, "o");
+    check_in_place(s, states[s].lse, result.lse, "lse");
+  }
   check_written("result.o", result.o);
   check_written("result.lse", result.lse);
   p.o = result.o.data, p.lse = static_cast<float*>(result.lse.data);

@@ -59,6 +59,12 @@ const Mistake kMistakes[] = {
      "Tensor k has stride 0 on axis 2; append_kv writes there, so it must not be 0."},
     {[](AppendTensors& t) { t.v.strides[0] = 0; },
      "Tensor v has stride 0 on axis 0; append_kv writes there, so it must not be 0."},
+    {[](AppendTensors& t) { t.new_k.data = t.k.data; },
+     "Tensor new_k lies within the memory that tensor k reaches; append_kv reads the one and writes the other, so they must "
+     "lie apart."},
+    {[](AppendTensors& t) { t.new_v.data = static_cast<std::uint16_t*>(t.k.data) + 8 * 64; },
+     "Tensor new_v lies within the memory that tensor k reaches; append_kv reads the one and writes the other, so they must "
+     "lie apart."},
     {[](AppendTensors& t) { t.kv_indices = nullptr; }, "The plan reaches 5 page ids, but kv_indices was not given."},
     {[](AppendTensors& t) { t.variant["k_weight"] = t.k; },
      "append_kv() was given tensor \"k_weight\" of variant qk_norm, but with append_kv = copy it stores rows as they are and "

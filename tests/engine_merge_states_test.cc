@@ -126,6 +126,10 @@ TEST_CASE("merge_states: what cannot be merged is refused by name", "[engine][me
        "Tensor result.o has stride 0 on axis 0; the result is written there, so it must not be 0."},
       {[](auto&, auto& r) { r.lse.strides[0] = 0; },
        "Tensor result.lse has stride 0 on axis 0; the result is written there, so it must not be 0."},
+      {[](auto& s, auto& r) { r.o.data = s[1].o.data; },
+       "Tensor result.o starts where states[1].o does, with another dtype or other strides; in place they must be equal."},
+      {[](auto& s, auto& r) { r.lse = s[2].lse, r.lse.strides[0] += 1; },
+       "Tensor result.lse starts where states[2].lse does, with another dtype or other strides; in place they must be equal."},
       {[](auto&, auto& r) { r.lse.rank = 3; }, "Tensor result.lse has 3 axes; it needs 2."},
   };
   for (const Mistake& mistake : mistakes) {

@@ -21,8 +21,8 @@ struct MockAppend {
         attention(engine.attention(config_with(mode))),
         workspace(attention.workspace({.max_requests = requests, .max_qo_rows = requests, .max_kv_tokens = 16 * requests, .max_qo_len = 1})) {
     tensors.new_k = tensors.new_v = {memory, DType::bf16, 3, {requests, 2, 64}, {128, 64, 1}};
-    tensors.k = tensors.v = {memory, DType::bf16, 4, {1, 16, 2, 64}, {2048, 128, 64, 1}};
-    tensors.kv_indices = reinterpret_cast<const std::int32_t*>(memory);
+    tensors.k = tensors.v = {pages, DType::bf16, 4, {1, 16, 2, 64}, {2048, 128, 64, 1}};
+    tensors.kv_indices = reinterpret_cast<const std::int32_t*>(pages);
     run_tensors.q = run_tensors.o = {memory, DType::bf16, 3, {requests, 4, 64}, {256, 64, 1}};
     run_tensors.k = run_tensors.v = tensors.k;
     run_tensors.kv_indices = tensors.kv_indices;
@@ -31,7 +31,9 @@ struct MockAppend {
   void append(Stream stream) { attention.append_kv(workspace, tensors, {}, stream); }
   void run(Stream stream) { attention.run(workspace, run_tensors, {}, stream); }
 
-  alignas(16) char memory[64] = {};
+  // Addresses alone.
+  void* const pages = reinterpret_cast<void*>(std::uintptr_t{1} << 20);
+  void* const memory = reinterpret_cast<void*>(std::uintptr_t{1} << 30);
   tools::LengthsOnly lengths;
   Attention attention;
   Workspace workspace;

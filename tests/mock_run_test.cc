@@ -100,8 +100,8 @@ TEST_CASE("append_kv allocates nothing after its first call", "[engine][append_k
             Attention attention = engine.attention(
                 {.variant = "rope", .num_qo_heads = 4, .num_kv_heads = 2, .head_dim = 64, .max_qo_len = 1, .append_kv = mode});
             Workspace workspace = attention.workspace({.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = 16, .max_qo_len = 1});
-            alignas(16) char memory[64];
-            const Tensor rows{memory, DType::bf16, 3, {1, 2, 64}, {128, 64, 1}};
+            alignas(16) static char memory[4096], new_rows[256];
+            const Tensor rows{new_rows, DType::bf16, 3, {1, 2, 64}, {128, 64, 1}};
             const Tensor pages{memory, DType::bf16, 4, {1, 16, 2, 64}, {2048, 128, 64, 1}};
             const AppendTensors tensors{.new_k = rows, .new_v = rows, .k = pages, .v = pages,
                                         .kv_indices = reinterpret_cast<const std::int32_t*>(memory)};
