@@ -21,7 +21,8 @@ void check_array(const char* name, const Tensor& t, DType dtype, int rank) {
            t.shape[axis], axis);
 }
 
-// Rows of head_dim elements that are copied 16 bytes at a time.
+}  // namespace
+
 void check_rows(const char* name, const Tensor& t, DType dtype, int rank) {
   check_array(name, t, dtype, rank);
   if (reinterpret_cast<std::uintptr_t>(t.data) % kAlignment != 0)
@@ -38,11 +39,19 @@ void check_rows(const char* name, const Tensor& t, DType dtype, int rank) {
            t.strides[axis], axis, per_chunk, kAlignment);
 }
 
-void check_size(const char* name, const char* axis, std::int64_t found, std::int64_t wanted, bool at_least = false) {
+void check_size(const char* name, const char* axis, std::int64_t found, std::int64_t wanted, bool at_least) {
   if (at_least ? found >= wanted : found == wanted) return;
   fail(ErrorKind::invalid_argument, "Tensor {} has {} = {}; it needs {}{}.", name, axis, found,
        at_least ? "at least " : "", wanted);
 }
+
+void check_lse(const char* name, const Tensor& t) {
+  check_array(name, t, DType::f32, 2);
+  if (reinterpret_cast<std::uintptr_t>(t.data) % sizeof(float) != 0)
+    fail(ErrorKind::invalid_argument, "Tensor {} starts at {}, which is not a multiple of 4 bytes.", name, t.data);
+}
+
+namespace {
 
 struct KvStrides {
   std::int64_t page, row, head;
@@ -77,26 +86,101 @@ void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& 
   if (!a.variant.use_softmax)
     fail(ErrorKind::invalid_argument, "Variant {} has no softmax, so it has no lse to write; leave lse out.",
          a.variant.name);
-  check_array("lse", tensors.lse, DType::f32, 2);
-  if (reinterpret_cast<std::uintptr_t>(tensors.lse.data) % sizeof(float) != 0)
-    fail(ErrorKind::invalid_argument, "Tensor lse starts at {}, which is not a multiple of 4 bytes.", tensors.lse.data);
+  check_lse("lse", tensors.lse);
   check_size("lse", "rows", tensors.lse.shape[0], ws.summary.num_qo_rows, true);
   check_size("lse", "num_qo_heads", tensors.lse.shape[1], a.config.num_qo_heads);
 }
 
+void check_indices(const AttentionState& a, const WorkspaceState& ws, const std::int32_t* kv_indices) {
+  if (a.config.page_size != 0 && !kv_indices && ws.summary.num_indices > 0)
+    fail(ErrorKind::invalid_argument, "The plan reaches {} page ids, but kv_indices was not given.", ws.summary.num_indices);
+  if (a.config.page_size == 0 && kv_indices)
+    fail(ErrorKind::invalid_argument, "kv_indices was given, but this Attention was made for ragged K/V (page_size 0).");
+  if (reinterpret_cast<std::uintptr_t>(kv_indices) % 4 != 0)
+    fail(ErrorKind::invalid_argument, "kv_indices starts at {}, which is not a multiple of 4 bytes.",
+         static_cast<const void*>(kv_indices));
+}
+
+// Where rows are written, each needs a place of its own.
+void check_written(const char* name, const Tensor& t) {
+  for (int axis = 0; axis < t.rank; ++axis)
+    if (t.shape[axis] > 1 && t.strides[axis] == 0)
+      fail(ErrorKind::invalid_argument, "Tensor {} has stride 0 on axis {}; append_kv writes there, so it must not be 0.", name,
+           axis);
+}
+
+// First byte and the one behind the last of the elements that a tensor reaches; equal where it has none.
+std::pair<std::uintptr_t, std::uintptr_t> reach(const Tensor& t) {
+  std::int64_t low = 0, high = 0;
+  for (int axis = 0; axis < t.rank; ++axis) {
+    if (t.shape[axis] == 0) return {};
+    const std::int64_t last = (t.shape[axis] - 1) * t.strides[axis];
+    (last < 0 ? low : high) += last;
+  }
+  const auto begin = reinterpret_cast<std::uintptr_t>(t.data);
+  return {begin + low * bytes_of(t.dtype), begin + (high + 1) * bytes_of(t.dtype)};
+}
+
+// Rows turned where they lie would be turned once more by every replay of a graph.
+void check_apart(const AppendTensors& tensors) {
+  for (const auto& [name, rows] : {std::pair{"new_k", &tensors.new_k}, std::pair{"new_v", &tensors.new_v}}) {
+    for (const auto& [pool_name, pool] : {std::pair{"k", &tensors.k}, std::pair{"v", &tensors.v}}) {
+      const auto [begin, end] = reach(*rows);
+      const auto [pool_begin, pool_end] = reach(*pool);
+      if (begin < pool_end && pool_begin < end)
+        fail(ErrorKind::invalid_argument,
+             "Tensor {} lies within the memory that tensor {} reaches; append_kv reads the one and writes the other, so they "
+             "must lie apart.",
+             name, pool_name);
+    }
+  }
+}
+
+AppendKvParams::Side check_side(const AttentionState& a, const WorkspaceState& ws, const AppendTensors& tensors, bool is_k) {
+  const char *name = is_k ? "k" : "v", *new_name = is_k ? "new_k" : "new_v";
+  const Tensor &rows = is_k ? tensors.new_k : tensors.new_v, &to = is_k ? tensors.k : tensors.v;
+  check_rows(new_name, rows, a.config.kv_dtype, 3);
+  check_size(new_name, "rows", rows.shape[0], ws.summary.num_qo_rows, true);
+  check_size(new_name, "num_kv_heads", rows.shape[1], a.config.num_kv_heads);
+  check_size(new_name, "head_dim", rows.shape[2], a.config.head_dim);
+  const KvStrides strides = check_kv(name, to, a, ws, tensors.layout);
+  check_written(name, to);
+  return {rows.data, to.data, rows.strides[0], rows.strides[1], strides.page, strides.row, strides.head};
+}
+
 }  // namespace
+
+AppendKvParams checked_params(const AttentionState& a, const WorkspaceState& ws, const AppendTensors& tensors) {
+  AppendKvParams p{};
+  p.k = check_side(a, ws, tensors, true);
+  p.v = check_side(a, ws, tensors, false);
+  check_apart(tensors);
+  check_indices(a, ws, tensors.kv_indices);
+  p.kv_indices = tensors.kv_indices;
+  p.num_kv_heads = a.config.num_kv_heads;
+  p.group = a.plan.group;
+  p.head_dim = a.config.head_dim;
+  p.page_size = a.config.page_size;
+  p.kv_dtype = a.config.kv_dtype;
+  p.transforms = a.config.append_kv == AppendKv::transform;
+  return p;
+}
+
+void check_new_rows(std::span<const std::byte> plan) {
+  const std::span<const RequestRecord> requests = PlanView(plan).requests();
+  for (std::size_t r = 0; r < requests.size(); ++r)
+    if (requests[r].qo_len > requests[r].kv_len)
+      fail(ErrorKind::invalid_argument,
+           "Request {} has qo_len {} and kv_len {}; this Attention appends, and a request's kv_len counts its qo_len new "
+           "keys.",
+           r, requests[r].qo_len, requests[r].kv_len);
+}
 
 AttentionParams checked_params(const AttentionState& a, const WorkspaceState& ws, const Tensors& tensors) {
   check_qo(a, ws, tensors);
   const KvStrides k = check_kv("k", tensors.k, a, ws, tensors.layout);
   const KvStrides v = check_kv("v", tensors.v, a, ws, tensors.layout);
-  if (a.config.page_size != 0 && !tensors.kv_indices && ws.summary.num_indices > 0)
-    fail(ErrorKind::invalid_argument, "The plan reaches {} page ids, but kv_indices was not given.", ws.summary.num_indices);
-  if (a.config.page_size == 0 && tensors.kv_indices)
-    fail(ErrorKind::invalid_argument, "kv_indices was given, but this Attention was made for ragged K/V (page_size 0).");
-  if (reinterpret_cast<std::uintptr_t>(tensors.kv_indices) % 4 != 0)
-    fail(ErrorKind::invalid_argument, "kv_indices starts at {}, which is not a multiple of 4 bytes.",
-         static_cast<const void*>(tensors.kv_indices));
+  check_indices(a, ws, tensors.kv_indices);
   AttentionParams p{};
   p.q = tensors.q.data;
   p.k = tensors.k.data;
@@ -116,29 +200,30 @@ AttentionParams checked_params(const AttentionState& a, const WorkspaceState& ws
   p.page_size = a.config.page_size;
   p.q_dtype = a.config.q_dtype;
   p.kv_dtype = a.config.kv_dtype;
+  p.kv_is_transformed = a.config.append_kv == AppendKv::transform;
   return p;
 }
 
-void check_page_ids(const AttentionState& a, const WorkspaceState& ws, const Tensors& tensors, Stream stream) {
+void check_page_ids(const AttentionState& a, const WorkspaceState& ws, const std::int32_t* kv_indices,
+                    std::int64_t num_pages, Stream stream) {
   if (a.config.page_size == 0) return;
   std::vector<std::int32_t> ids(static_cast<std::size_t>(ws.summary.num_indices));
   if (a.engine->on_gpu()) {
     if (is_capturing(stream))
       fail(ErrorKind::invalid_argument, "check_pages reads kv_indices back, which a stream capture forbids.");
     synchronize(stream);
-    copy_to_host(ids.data(), tensors.kv_indices, ids.size() * sizeof ids[0]);
+    copy_to_host(ids.data(), kv_indices, ids.size() * sizeof ids[0]);
   } else {
-    ids.assign(tensors.kv_indices, tensors.kv_indices + ids.size());
+    ids.assign(kv_indices, kv_indices + ids.size());
   }
-  const std::int64_t pages = std::min(tensors.k.shape[0], tensors.v.shape[0]);
   const PlanView view(ws.ring.current());
   for (std::size_t r = 0; r < view.requests().size(); ++r) {
     const RequestRecord& request = view.requests()[r];
     for (std::int64_t i = 0; i * a.config.page_size < request.kv_len; ++i) {
       const std::int32_t id = ids[static_cast<std::size_t>(request.kv_offset + i)];
-      if (id < 0 || id >= pages)
+      if (id < 0 || id >= num_pages)
         fail(ErrorKind::invalid_argument, "Request {} names page {} as its page {}; the pool has pages 0 to {}.", r, id,
-             i, pages - 1);
+             i, num_pages - 1);
     }
   }
 }

@@ -4,8 +4,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "engine/launch_set.h"
-#include "engine/state.h"
+#include "engine/load_kernel.h"
 #include "planner/cost_table.h"
 
 namespace heddle {
@@ -37,62 +36,13 @@ namespace {
 constexpr int kHostCtas = 6;
 constexpr TileConfig kHostTiles[kNumPipelines] = {{16, 64, 1, 1, 1, 0}, {64, 64, 1, 1, 1, 0}};
 
-LoadedModule load_module(const KernelBuild& built) {
-  LoadedModule loaded;
-  loaded.module = Module(built.result.artifact->image);
-  loaded.kernel = loaded.module.kernel(built.unit.entry);
-  loaded.kernel.set_max_dynamic_smem(built.tile.smem_bytes);
-  loaded.registers = loaded.kernel.registers();
-  loaded.ctas_per_sm = loaded.kernel.max_active_blocks_per_sm(built.tile.warps * 32, built.tile.smem_bytes);
-  return loaded;
-}
-
-// Two threads that ask for one kernel at once may both load it; one of the modules is then kept.
-std::shared_ptr<const LoadedModule> load_or_share(EngineState& engine, const KernelBuild& built) {
-  const auto find = [&] {
-    const std::lock_guard lock(engine.mutex);
-    const auto at = engine.modules.find(built.result.key);
-    return at == engine.modules.end() ? nullptr : at->second.lock();
-  };
-  if (auto shared = find()) return shared;
-  auto loaded = std::make_shared<const LoadedModule>(load_module(built));
-  const std::lock_guard lock(engine.mutex);
-  std::erase_if(engine.modules, [](const auto& entry) { return entry.second.expired(); });
-  auto& entry = engine.modules[built.result.key];
-  if (auto shared = entry.lock()) return shared;
-  entry = loaded;
-  return loaded;
-}
-
-// Loads an image; one that the driver refuses is dropped and compiled once more.
 LoadedKernel load(EngineState& engine, const AttentionState& a, Pipeline pipeline) {
   const DeviceLimits limits{engine.device->num_sms(), engine.device->max_shared_per_block(), engine.device->shared_per_sm(),
                             engine.info.arch == "sm_90a"};
-  const auto build = [&] {
+  return load_kernel(engine, name_of(pipeline), [&] {
     return build_kernel(engine.cache, engine.nvrtc_compiler(), pipeline, a.variant, a.defaults, a.config,
                         engine.info.arch, limits);
-  };
-  engine.nvrtc_compiler();  // opened once a process, some 8 ms that are no kernel's
-  const auto begin = std::chrono::steady_clock::now();
-  LoadedKernel loaded;
-  KernelBuild built = build();
-  try {
-    loaded.loaded = load_or_share(engine, built);
-  } catch (const Error& error) {
-    if (!Module::refused(error) || built.result.origin == KernelCache::Origin::compiled) throw;
-    engine.cache.forget(built.result.key);
-    built = build();
-    loaded.loaded = load_or_share(engine, built);
-  }
-  loaded.tile = built.tile;
-  loaded.kernel = loaded.loaded->kernel;
-  const Artifact& artifact = *built.result.artifact;
-  const std::chrono::duration<double, std::milli> load_time = std::chrono::steady_clock::now() - begin;
-  loaded.info = {.kernel = std::string(name_of(pipeline)), .arch = engine.info.arch, .compile_ms = artifact.compile_ms,
-                 .load_ms = load_time.count(), .registers = loaded.loaded->registers,
-                 .shared_bytes = loaded.tile.smem_bytes, .spill_bytes = artifact.spill_bytes,
-                 .origin = name_of(built.result.origin)};
-  return loaded;
+  });
 }
 
 void load_kernels(EngineState& engine, AttentionState& a) {
@@ -108,6 +58,10 @@ void load_kernels(EngineState& engine, AttentionState& a) {
     a.plan.pipeline[i] =
         pipeline_shape(pipeline, a.gpu[i].tile, engine.device->num_sms() * std::min(ctas, a.gpu[i].tile.ctas_per_sm), a.config.head_dim);
   }
+  if (engine.on_gpu() && a.config.append_kv != AppendKv::none)
+    a.append_kv = load_kernel(engine, "append_kv", [&] {
+      return build_append_kv(engine.cache, engine.nvrtc_compiler(), a.variant, a.defaults, a.config, engine.info.arch);
+    });
   if (engine.on_gpu()) return;
   const auto begin = std::chrono::steady_clock::now();
   a.host = host_kernel(engine.cache, a.variant, a.defaults);
@@ -163,6 +117,7 @@ Attention Engine::attention(const AttentionConfig& config) {
   state->defaults = detail::settled_values(state->variant, config.constants);
   check_rows(state->variant, state->defaults, config);
   check_sharing(state->variant, config);
+  check_append_kv(state->variant, config);
   state->has_every_default = detail::has_every_default(state->variant);
   state->args = arg_layout(state->variant);
   state->sm_scale = config.sm_scale > 0 ? config.sm_scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));

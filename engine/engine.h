@@ -10,6 +10,9 @@
 // figure of the step (requests, lengths, pages, items) is read from the workspace on the device,
 // so a graph captured once serves every batch within the workspace's maxima.
 //
+// Around that stand append_kv(), which brings a step's new K and V rows to their pages, and
+// Engine::merge_states() (merge_states.h), for partial states of other origin.
+//
 // An Engine may be used from several threads; an Attention too, as long as each thread has its own
 // Workspace. A Workspace belongs to one stream at a time: plan() and run() on another stream first
 // make that stream wait for the one used before, which must still exist then.
@@ -39,6 +42,20 @@ struct EngineOptions {
   std::vector<std::string> nvrtc_dirs;  // folders that may hold libnvrtc, tried before the usual ones
 };
 
+// What append_kv() does with a step's new rows of K and V on their way to the pages.
+//
+// Whoever applies a transform (rotary positions, q/k norm), one must do it once. So it is not a second
+// variant beside the one of attention, whose params could differ, but a choice of the one Attention
+// that appends and reads: `transform` takes the hooks out of the kernels that read.
+enum class AppendKv {
+  none,       // append_kv() is refused, and no kernel is compiled for it
+  copy,       // rows are stored as they are; attention transforms keys and values as it reads them
+  transform,  // rows are stored as the variant's key_ and value_transform leave them, rounded to
+              // kv_dtype; attention reads them as they are. A hook sees kv_len and qo_len of the step
+              // that appends, and not of every later one
+};
+std::string_view name_of(AppendKv mode);  // "none", "copy", "transform"
+
 // A model's attention, as fixed when it is made.
 struct AttentionConfig {
   std::string variant = "softmax";
@@ -59,6 +76,7 @@ struct AttentionConfig {
   // variant whose rows see those keys alike: no window or sinks, and no hook that asks for a position,
   // a length or the request. Not with batch_invariant. Keeps the append kernel in the launch set.
   bool share_prefixes = false;
+  AppendKv append_kv = AppendKv::none;  // all Attentions over the same pages need the same, transform or not
   bool portable = false;         // only kernels that every architecture has (mma.sync, no wgmma)
   ParamValues constants;         // values for params with "constant": true
 };
@@ -75,8 +93,21 @@ struct Tensors {
   std::map<std::string, Tensor> variant;     // the variant's own tensors by name
 };
 
+// Device arrays of one append_kv(); host arrays on the CPU device. Rows of new_k and new_v stand as
+// those of q do: request r's begin at qo_indptr[r]. They may be views of a fused QKV array; they must
+// not overlap k and v.
+struct AppendTensors {
+  Tensor new_k;  // [num_qo_rows, num_kv_heads, head_dim]
+  Tensor new_v;  // the same
+  Tensor k;      // where they go: k, v, layout and kv_indices as in Tensors
+  Tensor v;
+  KvLayout layout = KvLayout::NHD;
+  const std::int32_t* kv_indices = nullptr;
+  std::map<std::string, Tensor> variant;  // AppendKv::transform: all of the variant's, as in Tensors
+};
+
 struct KernelInfo {
-  std::string kernel;  // "decode" or "append"
+  std::string kernel;  // "decode", "append", "append_kv" or "merge_states"; "host" on the CPU device
   std::string arch;    // "sm_90a", or "cpu"
   double compile_ms = 0;  // of the compile that made it, whenever that was
   double load_ms = 0;     // from the request to a loaded kernel, this time
@@ -98,6 +129,7 @@ namespace detail {
 struct EngineState;
 struct AttentionState;
 struct WorkspaceState;
+struct MergeState;
 }  // namespace detail
 
 // Fixed size, fixed address; holds the plan and the partial states.
@@ -121,7 +153,7 @@ class Attention {
   std::size_t workspace_bytes(const Maxima& maxima) const;
 
   // Checks the batch, writes the work list and starts its copy, behind whatever the workspace was
-  // last used for on any stream. `params` decide declared masks (a window); run() must get the same
+  // last used for on any stream. Where append_kv is asked for, each request needs kv_len >= qo_len. `params` decide declared masks (a window); run() must get the same
   // values for those.
   // The engine does not see graphs being launched: plan on the stream on which the graph will be
   // launched, or order the two yourself. Refused while `stream` is being captured.
@@ -135,6 +167,16 @@ class Attention {
   void run(Workspace& workspace, const Tensors& tensors, const ParamValues& params = {},
            Stream stream = nullptr);
 
+  // Stores the new K and V rows of the step that was planned last, before its run(): request r's are its
+  // last qo_len keys, positions kv_len - qo_len to kv_len - 1. The lengths are those of plan(), which
+  // already count the new keys, so there is nothing to give but the arrays: one launch serves all
+  // requests, and inside a captured graph it follows whatever was planned before the replay, as run()
+  // does. Nothing else in the pages is written or read. Streams and captures are as in run(); params
+  // too, with AppendKv::transform, and none are taken with AppendKv::copy.
+  // Throws where config().append_kv is none, and as run() does for its tensors.
+  void append_kv(Workspace& workspace, const AppendTensors& tensors, const ParamValues& params = {},
+                 Stream stream = nullptr);
+
   const AttentionConfig& config() const;
   const Variant& variant() const;
   const PlanConfig& plan_config() const;
@@ -144,6 +186,9 @@ class Attention {
   friend class Engine;
   std::shared_ptr<detail::AttentionState> state_;
 };
+
+class MergeStates;
+struct MergeConfig;
 
 class Engine {
  public:
@@ -155,6 +200,9 @@ class Engine {
 
   // Compiles, or finds in a cache, every kernel of the launch set.
   Attention attention(const AttentionConfig& config);
+
+  // Compiles, or finds in a cache, the kernel that merges partial states. See merge_states.h.
+  MergeStates merge_states(const MergeConfig& config);
 
   const DeviceInfo& device() const;
 

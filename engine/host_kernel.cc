@@ -45,6 +45,7 @@ HostCompiler& host_compiler() {
 
 HostKernel functions_of(const HostModule& module, KernelInfo info) {
   return {reinterpret_cast<HostRun>(module.symbol(fmt::format("{}_run", kEntry))),
+          reinterpret_cast<HostAppend>(module.symbol(fmt::format("{}_append", kEntry))),
           reinterpret_cast<HostReference>(module.symbol(fmt::format("{}_reference", kEntry))), std::move(info)};
 }
 
@@ -87,7 +88,7 @@ HostKernel host_kernel(KernelCache& cache, const Variant& variant, const std::ve
     for (const std::span<const BuiltinUnit> table : unit_tables().tables)
       for (const BuiltinUnit& unit : table)
         if (unit.hooks == key)
-          return {unit.run, unit.reference, {.kernel = "host", .arch = "cpu", .origin = "built in"}};
+          return {unit.run, unit.append, unit.reference, {.kernel = "host", .arch = "cpu", .origin = "built in"}};
   }
   return compile(cache, variant, values);
 }

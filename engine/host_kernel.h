@@ -14,12 +14,14 @@
 namespace heddle {
 
 using HostRun = void (*)(const AttentionParams*, const VariantArgs*, int pipeline);
+using HostAppend = void (*)(const AppendKvParams*, const VariantArgs*);
 using HostReference = void (*)(const ReferenceProblem*, const VariantArgs*);
 
 // The built-in variants, rendered and compiled at build time (tools/render_builtin.cc).
 struct BuiltinUnit {
   std::string_view hooks;  // builtin_key() of the variant
   HostRun run;
+  HostAppend append;
   HostReference reference;
 };
 std::span<const BuiltinUnit> builtin_units();
@@ -28,6 +30,7 @@ void add_units(std::span<const BuiltinUnit> units);
 
 struct HostKernel {
   HostRun run = nullptr;
+  HostAppend append = nullptr;
   HostReference reference = nullptr;
   KernelInfo info;
 };

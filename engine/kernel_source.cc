@@ -126,9 +126,6 @@ std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
       t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, config.head_dim) : "");
 }
 
-// Of VariantArgs, what this variant's kernels take: every launch copies it.
-int kernel_arg_bytes(const Variant& variant) { return std::max(8, (arg_layout(variant).bytes + 7) / 8 * 8); }
-
 // A skeleton's file and class.
 struct Skeleton {
   const char* file;
@@ -140,6 +137,8 @@ Skeleton skeleton_of(Pipeline pipeline, const TileConfig& tile) {
 }
 
 }  // namespace
+
+int kernel_arg_bytes(const Variant& variant) { return std::max(8, (arg_layout(variant).bytes + 7) / 8 * 8); }
 
 std::string_view name_of(Pipeline pipeline) { return pipeline == Pipeline::decode ? "decode" : "append"; }
 
@@ -216,7 +215,7 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
       "using Real = float;\n"
       "using namespace hook_math;\n\n",
       kind, variant.name, describe(config), skeleton.file);
-  unit.text += render_hooks(variant, values, count_lines(unit.text) + 1, unit.path);
+  unit.text += render_hooks(reading_variant(variant, config), values, count_lines(unit.text) + 1, unit.path);
   unit.text += '\n' + spec_text(config, tile);
   unit.text += fmt::format(
       "}}  // namespace heddle::unit\n\n"
@@ -239,7 +238,7 @@ Unit render_host_unit(const Variant& variant, const std::vector<double>& values,
   Unit unit{"", fmt::format("{}_host.cc", variant.name), entry};
   unit.text = fmt::format(
       "// Variant {} for the CPU device (f32) and the reference (f64).\n"
-      "#include \"templates/host_attention.h\"\n"
+      "#include \"templates/host_append_kv.h\"\n"
       "#include \"variants/reference_attention.h\"\n\n",
       variant.name);
   for (const char* real : {"float", "double"}) {
@@ -257,6 +256,12 @@ Unit render_host_unit(const Variant& variant, const std::vector<double>& values,
       "  const heddle::{0}_float::Hooks hooks(*args, {{params->num_kv_heads * params->group, params->num_kv_heads, "
       "params->group, params->head_dim}});\n"
       "  heddle::HostAttention<heddle::{0}_float::Hooks>(*params, hooks, static_cast<heddle::Pipeline>(pipeline)).run();\n"
+      "}}\n"
+      "extern \"C\" __attribute__((visibility(\"default\"))) void {0}_append(const heddle::AppendKvParams* params, const "
+      "heddle::VariantArgs* args) {{\n"
+      "  const heddle::{0}_float::Hooks hooks(*args, {{params->num_kv_heads * params->group, params->num_kv_heads, "
+      "params->group, params->head_dim}});\n"
+      "  heddle::HostAppendKv<heddle::{0}_float::Hooks>(*params, hooks).run();\n"
       "}}\n"
       "extern \"C\" __attribute__((visibility(\"default\"))) void {0}_reference(const heddle::ReferenceProblem* problem, "
       "const heddle::VariantArgs* args) {{\n"

@@ -44,8 +44,18 @@ struct Unit {
 Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,
                      const AttentionConfig& config, const TileConfig& tile);
 
-// Symbols <entry>_run(const AttentionParams*, const VariantArgs*, int pipeline) and
-// <entry>_reference(const ReferenceProblem*, const VariantArgs*).
+// append_kv as the config asks for it. `values` are Variant::resolve()'s.
+Unit render_append_kv_unit(const Variant& variant, const std::vector<double>& values, const AttentionConfig& config);
+inline constexpr int kAppendKvThreads = 128;
+
+// The variant as kernels read K and V with it: without the hooks that append_kv has applied.
+Variant reading_variant(const Variant& variant, const AttentionConfig& config);
+
+// Of VariantArgs, what this variant's kernels take: every launch copies it.
+int kernel_arg_bytes(const Variant& variant);
+
+// Symbols <entry>_run(const AttentionParams*, const VariantArgs*, int pipeline),
+// <entry>_append(const AppendKvParams*, const VariantArgs*) and <entry>_reference(const ReferenceProblem*, const VariantArgs*).
 Unit render_host_unit(const Variant& variant, const std::vector<double>& values, const std::string& entry);
 
 }  // namespace heddle

@@ -90,6 +90,15 @@ void check_sharing(const Variant& variant, const AttentionConfig& c) {
          variant.name, *word);
 }
 
+void check_append_kv(const Variant& variant, const AttentionConfig& config) {
+  if (config.append_kv != AppendKv::transform) return;
+  if (!variant.has(Hook::key_transform) && !variant.has(Hook::value_transform))
+    fail(ErrorKind::invalid_argument,
+         "append_kv is transform, but variant {} has neither a key_transform nor a value_transform to apply; it may be "
+         "copy or none.",
+         variant.name);
+}
+
 std::vector<Pipeline> launch_set(const AttentionConfig& c) {
   if (c.share_prefixes) return {Pipeline::decode, Pipeline::append};
   const int group = c.num_qo_heads / c.num_kv_heads;
@@ -123,6 +132,17 @@ KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeli
     build.result = cache.get(compiler, request);
     if (build.result.artifact->spill_bytes == 0) break;
   }
+  return build;
+}
+
+KernelBuild build_append_kv(KernelCache& cache, Compiler& compiler, const Variant& variant,
+                            const std::vector<double>& values, const AttentionConfig& config, const std::string& arch) {
+  check_rows(variant, values, config);
+  check_append_kv(variant, config);
+  KernelBuild build{.tile = {.warps = kAppendKvThreads / 32}, .unit = render_append_kv_unit(variant, values, config)};
+  build.result = cache.get(compiler, {.name = fmt::format("append_kv of {}", variant.name), .unit = build.unit.text,
+                                      .unit_path = build.unit.path, .headers = template_files(),
+                                      .headers_digest = template_digest(), .arch = arch, .entry = build.unit.entry});
   return build;
 }
 

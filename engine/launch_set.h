@@ -27,6 +27,9 @@ std::vector<Pipeline> launch_set(const AttentionConfig& config);
 // A kernel as the planner sees it.
 PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, int head_dim);
 
+// The same of AttentionConfig::append_kv.
+void check_append_kv(const Variant& variant, const AttentionConfig& config);
+
 struct KernelBuild {
   TileConfig tile{};
   Unit unit;
@@ -41,5 +44,9 @@ void check_sharing(const Variant& variant, const AttentionConfig& config);
 KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeline, const Variant& variant,
                          const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
                          DeviceLimits limits);
+
+// The kernel of append_kv, for a config that asks for it.
+KernelBuild build_append_kv(KernelCache& cache, Compiler& compiler, const Variant& variant,
+                            const std::vector<double>& values, const AttentionConfig& config, const std::string& arch);
 
 }  // namespace heddle

@@ -41,6 +41,8 @@ struct EngineState {
   std::map<std::string, std::weak_ptr<const LoadedModule>> modules;  // by the cache's key
 
   bool on_gpu() const { return device.has_value(); }
+  // Programmatic dependent launch: the kernels wait themselves. Requires: on_gpu().
+  bool has_dependent_launch() const { return device->major() >= 9; }
   NvrtcCompiler& nvrtc_compiler();
 };
 
@@ -62,6 +64,7 @@ struct AttentionState {
   float sm_scale = 0;
   PlanConfig plan;
   std::array<LoadedKernel, kNumPipelines> gpu;
+  LoadedKernel append_kv;  // where the config asks for it
   HostKernel host;
 };
 
@@ -100,6 +103,7 @@ struct WorkspaceState {
   std::shared_ptr<const AttentionState> owner;  // kept, so that no later Attention has its address
   Planner planner;
   PlanRing ring;
+  unsigned append_ctas = 0;  // grid of append_kv
   DeviceBuffer device;
   std::vector<std::byte> host;  // the CPU device's memory, in place of `device`
   std::size_t host_offset = 0;  // first byte of it that is aligned

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -9,6 +10,16 @@ namespace detail {
 namespace {
 
 constexpr std::size_t kWorkspaceAlignment = 256;
+
+// A CTA for every item that a plan may have, up to what the GPU holds at once: an item is short work
+// behind a chain of loads, so items must not wait for each other.
+unsigned append_grid(const AttentionState& a, const Maxima& maxima) {
+  if (!a.append_kv.kernel) return 0;
+  std::int64_t items = 0;
+  for (Pipeline pipeline : {Pipeline::decode, Pipeline::append}) items += plan_bounds(a.plan, maxima, pipeline).items;
+  const std::int64_t most = std::int64_t{a.engine->device->num_sms()} * a.append_kv.loaded->ctas_per_sm;
+  return static_cast<unsigned>(std::clamp<std::int64_t>(items, 1, most));
+}
 
 }  // namespace
 
@@ -52,6 +63,7 @@ WorkspaceState::WorkspaceState(std::shared_ptr<const AttentionState> attention, 
       ring(planner.layout().plan_bytes, owner->engine->on_gpu()) {
   const WorkspaceLayout& layout = planner.layout();
   if (owner->engine->on_gpu()) {
+    append_ctas = append_grid(*owner, maxima);
     device = DeviceBuffer(layout.total_bytes);
     handover = EventHandle::create();
     // An unplanned workspace is an empty plan, and nothing has been published in its slots.

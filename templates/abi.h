@@ -151,7 +151,51 @@ struct AttentionParams {
   DType kv_dtype;
   int32_t tile_rows;  // of the pipeline that runs
   int32_t tile_kv;
+  int32_t kv_is_transformed;  // append_kv has applied key_ and value_transform: rows are read as they are
 };
+
+// Kernel argument of append_kv: the rows of a step's new keys and values, and where they go. Which
+// request and position a row has, its kernel reads from the items of the plan (append_rows.h).
+struct AppendKvParams {
+  struct Side {
+    const void* from;           // [num_qo_rows, num_kv_heads, head_dim], rows in the order of q's
+    void* to;                   // k or v as in AttentionParams
+    int64_t from_row_stride, from_head_stride;
+    int64_t page_stride, row_stride, head_stride;  // of `to`
+  };
+  Side k, v;
+  const int32_t* kv_indices;  // page ids; null when ragged
+  const uint8_t* plan;        // PlanHeader
+  int32_t num_kv_heads;
+  // The rest is compiled into GPU units; the CPU skeleton reads it here.
+  int32_t group;
+  int32_t head_dim;
+  int32_t page_size;  // 0: ragged
+  DType kv_dtype;
+  int32_t transforms;  // 0: rows are stored as they are
+};
+
+// Kernel argument of merge_states, as large as one may be (4 KB) with some room.
+inline constexpr int kMaxMergeStates = 64;
+struct MergeStatesParams {
+  struct State {
+    const void* o;     // [num_rows, num_heads, head_dim]
+    const float* lse;  // [num_rows, num_heads], natural log
+    int64_t o_row_stride, o_head_stride, lse_row_stride, lse_head_stride;
+  };
+  State states[kMaxMergeStates];
+  void* o;     // like a state's, and may be one of them
+  float* lse;  // the same; may be null
+  int64_t o_row_stride, o_head_stride, lse_row_stride, lse_head_stride;
+  int64_t num_rows;
+  int32_t num_heads;
+  int32_t num_states;
+  // The rest is compiled into GPU units.
+  int32_t head_dim;
+  DType state_dtype;
+  DType o_dtype;
+};
+static_assert(sizeof(MergeStatesParams) <= 4096);
 
 // Room for a variant's own arguments, packed by engine/variant_args.h: per tensor a pointer and
 // kMaxTensorRank strides (elements), then the run-time params, 4 bytes each, in spec order.

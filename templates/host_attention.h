@@ -50,6 +50,26 @@ inline float host_round(DType dtype, float x) {
   return host_read(&bits, 0, dtype);
 }
 
+// A row as its transform sees it: `transform(x, pair, dim)` is called for each element.
+template <class Transform>
+void host_read_row(const void* base, int64_t offset, DType dtype, int head_dim, const RowInput& input,
+                   std::vector<float>& to, const Transform& transform) {
+  float scale = 1;
+  if (input.rms_eps >= 0) {
+    float sum = 0;
+    for (int d = 0; d < head_dim; ++d) {
+      const float x = host_read(base, offset + d, dtype);
+      sum += x * x;
+    }
+    scale = 1 / std::sqrt(sum / head_dim + input.rms_eps);
+  }
+  for (int d = 0; d < head_dim; ++d) {
+    const float x = host_read(base, offset + d, dtype) * scale;
+    const int partner = partner_of(input, d, head_dim);
+    to[d] = transform(x, input.pair == kNoPair ? 0.0f : host_read(base, offset + partner, dtype) * scale, d);
+  }
+}
+
 inline bool host_keeps(const MaskBounds& mask, int64_t q_pos, int64_t kv_pos) {
   if (mask.causal && kv_pos > q_pos) return false;
   const bool left = mask.window_left == kUnbounded || q_pos - kv_pos <= mask.window_left;
@@ -96,45 +116,31 @@ class HostAttention {
     return page * page_stride + kv_pos % p_.page_size * row_stride;
   }
 
-  template <class Transform>
-  void read_row(const void* base, int64_t offset, DType dtype, const RowInput& input, std::vector<float>& to,
-                const Transform& transform) const {
-    float scale = 1;
-    if (input.rms_eps >= 0) {
-      float sum = 0;
-      for (int d = 0; d < p_.head_dim; ++d) {
-        const float x = host_read(base, offset + d, dtype);
-        sum += x * x;
-      }
-      scale = 1 / std::sqrt(sum / p_.head_dim + input.rms_eps);
-    }
-    for (int d = 0; d < p_.head_dim; ++d) {
-      const float x = host_read(base, offset + d, dtype) * scale;
-      const int partner = partner_of(input, d, p_.head_dim);
-      to[d] = transform(x, input.pair == kNoPair ? 0.0f : host_read(base, offset + partner, dtype) * scale, d);
-    }
-  }
-
   void read_q(const HookContext& c, std::vector<float>& q) const {
-    read_row(p_.q, c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride, p_.q_dtype, Hooks::query_pair, q,
-             [&](float x, float pair, int d) -> float {
-               if constexpr (Hooks::has_query_transform) return host_round(p_.q_dtype, hooks_.query_transform(x, pair, d, c));
-               return (void)pair, (void)d, x;
-             });
+    host_read_row(p_.q, c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride, p_.q_dtype, p_.head_dim, Hooks::query_pair,
+                  q, [&](float x, float pair, int d) -> float {
+                    if constexpr (Hooks::has_query_transform)
+                      return host_round(p_.q_dtype, hooks_.query_transform(x, pair, d, c));
+                    return (void)pair, (void)d, x;
+                  });
   }
   void read_k(const WorkItem& r, const HookContext& c, std::vector<float>& k) const {
-    read_row(p_.k, kv_row(r, c.kv_pos, p_.k_page_stride, p_.k_row_stride) + c.kv_head * p_.k_head_stride, p_.kv_dtype,
-             Hooks::key_pair, k, [&](float x, float pair, int d) -> float {
-               if constexpr (Hooks::has_key_transform) return host_round(p_.kv_dtype, hooks_.key_transform(x, pair, d, c));
-               return (void)pair, (void)d, x;
-             });
+    const int64_t offset = kv_row(r, c.kv_pos, p_.k_page_stride, p_.k_row_stride) + c.kv_head * p_.k_head_stride;
+    const RowInput input = p_.kv_is_transformed ? RowInput{} : Hooks::key_pair;
+    host_read_row(p_.k, offset, p_.kv_dtype, p_.head_dim, input, k, [&](float x, float pair, int d) -> float {
+      if constexpr (Hooks::has_key_transform)
+        if (!p_.kv_is_transformed) return host_round(p_.kv_dtype, hooks_.key_transform(x, pair, d, c));
+      return (void)pair, (void)d, x;
+    });
   }
   void read_v(const WorkItem& r, const HookContext& c, std::vector<float>& v) const {
-    read_row(p_.v, kv_row(r, c.kv_pos, p_.v_page_stride, p_.v_row_stride) + c.kv_head * p_.v_head_stride, p_.kv_dtype,
-             Hooks::value_pair, v, [&](float x, float pair, int d) -> float {
-               if constexpr (Hooks::has_value_transform) return host_round(p_.kv_dtype, hooks_.value_transform(x, pair, d, c));
-               return (void)pair, (void)d, x;
-             });
+    const int64_t offset = kv_row(r, c.kv_pos, p_.v_page_stride, p_.v_row_stride) + c.kv_head * p_.v_head_stride;
+    const RowInput input = p_.kv_is_transformed ? RowInput{} : Hooks::value_pair;
+    host_read_row(p_.v, offset, p_.kv_dtype, p_.head_dim, input, v, [&](float x, float pair, int d) -> float {
+      if constexpr (Hooks::has_value_transform)
+        if (!p_.kv_is_transformed) return host_round(p_.kv_dtype, hooks_.value_transform(x, pair, d, c));
+      return (void)pair, (void)d, x;
+    });
   }
 
   void run_row(const WorkItem& item, int kv_head, int row) const {

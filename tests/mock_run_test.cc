@@ -2,32 +2,16 @@
 // order, and what it costs. Kernels are really compiled, and never run. An executable of its own: no
 // other test may have looked for a driver before.
 #include <chrono>
-#include <cstring>
 
 #include "runtime/driver.h"
-#include "runtime/nvrtc.h"
 #include "tests/count_allocations.h"
-#include "tests/engine_support.h"
-#include "tests/mock_driver.h"
+#include "tests/mock_engine.h"
 #include "tools/lengths_only.h"
 
 using namespace heddle;
 using namespace heddle_tests;
 
 namespace {
-
-// 0 where the work was content, or where there is no compiler for it.
-int with_mock_engine(const char* role, const std::function<void(Engine&)>& work) {
-  if (const auto why = NvrtcCompiler::unavailable()) {
-    WARN("skipped: " << *why);
-    return 0;
-  }
-  const std::string cache = test_cache_dir();
-  return with_mock(role, [&] {
-    Engine engine({.device = DeviceKind::cuda, .cache_dir = cache});
-    work(engine);
-  });
-}
 
 // Decode of one request of 16 keys; tensors that no kernel will ever read.
 struct MockStep {
@@ -42,16 +26,7 @@ struct MockStep {
   void plan(Stream stream, const ParamValues& params = {}) { attention.plan(lengths.batch(), workspace, stream, params); }
   void run(Stream stream, const ParamValues& params = {}) { attention.run(workspace, tensors, params, stream); }
 
-  // What of `call` reached the driver, with the numbers of the streams: made in order, from 1.
-  std::string calls_of(const std::function<void()>& call) {
-    const std::size_t before = std::string(mock_calls()).size();
-    call();
-    std::string words, all = std::string(mock_calls()).substr(before);
-    for (std::size_t at = 0, end; (end = all.find(' ', at)) != std::string::npos; at = end + 1)
-      for (const char* name : {"cuEventRecord", "cuStreamWaitEvent", "copy_async", "cuLaunchKernelEx"})
-        if (all.compare(at, std::strlen(name), name) == 0) words += all.substr(at, end - at) + ' ';
-    return words;
-  }
+  std::string calls_of(const std::function<void()>& call) { return mock_calls_of(call); }
 
   alignas(16) char memory[64] = {};
   tools::LengthsOnly lengths{{1}, {16}, 16};
@@ -113,6 +88,28 @@ TEST_CASE("run allocates nothing after its first call, with params given too", "
             step.run(nullptr, params);
             const long before = allocations;
             for (int layer = 0; layer < 60; ++layer) step.run(nullptr, params);
+            const long after = allocations;
+            expect(before > 0 && after == before, "no allocation, not " + std::to_string(after - before));
+          }
+        }) == 0);
+}
+
+TEST_CASE("append_kv allocates nothing after its first call", "[engine][append_kv][allocations]") {
+  CHECK(with_mock_engine("quiet", [](Engine& engine) {
+          for (const AppendKv mode : {AppendKv::copy, AppendKv::transform}) {
+            Attention attention = engine.attention(
+                {.variant = "rope", .num_qo_heads = 4, .num_kv_heads = 2, .head_dim = 64, .max_qo_len = 1, .append_kv = mode});
+            Workspace workspace = attention.workspace({.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = 16, .max_qo_len = 1});
+            alignas(16) static char memory[4096], new_rows[256];
+            const Tensor rows{new_rows, DType::bf16, 3, {1, 2, 64}, {128, 64, 1}};
+            const Tensor pages{memory, DType::bf16, 4, {1, 16, 2, 64}, {2048, 128, 64, 1}};
+            const AppendTensors tensors{.new_k = rows, .new_v = rows, .k = pages, .v = pages,
+                                        .kv_indices = reinterpret_cast<const std::int32_t*>(memory)};
+            const tools::LengthsOnly lengths({1}, {16}, 16);
+            attention.plan(lengths.batch(), workspace);
+            attention.append_kv(workspace, tensors);
+            const long before = allocations;
+            for (int layer = 0; layer < 60; ++layer) attention.append_kv(workspace, tensors);
             const long after = allocations;
             expect(before > 0 && after == before, "no allocation, not " + std::to_string(after - before));
           }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "planner/plan_view.h"
+#include "templates/append_rows.h"
 #include "tests/catch.h"
 #include "tests/planner_batches.h"
 
@@ -232,6 +233,25 @@ void check_records(const Case& c, const Planned& planned, PlanView& view) {
   REQUIRE(planned.summary.plan_bytes <= planned.layout.plan_bytes);
 }
 
+// Each query row has one item that stores its key, for each kv head; its own request's.
+void check_new_rows(const Case& c, const PlanView& view) {
+  std::map<std::tuple<int, int, int>, int> stored;
+  for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
+    for (const WorkItem& item : view.section(p).items) {
+      const NewRows rows = new_rows(item, c.config.group);
+      REQUIRE(item.qo_begin == view.requests()[item.request].qo_begin);
+      REQUIRE(item.kv_offset == view.requests()[item.request].kv_offset);
+      for (int row = rows.begin; row < rows.end; ++row)
+        for (int head = item.kv_head_begin; head < item.kv_head_end; ++head) ++stored[{item.request, row, head}];
+    }
+  }
+  std::size_t wanted = 0;
+  for (int r = 0; r < int(c.qo.size()); ++r)
+    for (int row = std::max(0, c.qo[r] - c.kv[r]); row < c.qo[r]; ++row)
+      for (int head = 0; head < c.config.num_kv_heads; ++head, ++wanted) REQUIRE(stored[{r, row, head}] == 1);
+  REQUIRE(stored.size() == wanted);
+}
+
 PlanSummary check_plan(const Case& c) {
   Planned planned = plan_of(c.config, c.qo, c.kv, c.mask, c.table);
   PlanView view(planned.bytes.span().first(planned.summary.plan_bytes));
@@ -242,6 +262,7 @@ PlanSummary check_plan(const Case& c) {
     check_joins(visits, planned.summary.partials[static_cast<int>(p)], planned.summary.joins[static_cast<int>(p)]);
     check_coverage(c, p, visits);
   }
+  check_new_rows(c, view);
   return planned.summary;
 }
 

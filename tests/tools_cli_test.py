@@ -243,6 +243,20 @@ class Run(Command):
         for cost in ["memory_hit", "disk_hit", "attention_disk", "compile_cold"]:
             self.assertTrue("us" in costs[cost] or "error" in costs[cost], cost)
 
+    def test_bench_append(self):
+        rows = self.figures("bench", "--device", "cpu", "--append")["append"]["rows"]
+        self.assertEqual([row["row"] for row in rows],
+                         ["append_kv_8k", "append_kv_64", "append_kv_8k_rope", "append_kv_64_rope"])
+        self.assertTrue(all(row["us"] > 0 for row in rows), rows)
+        self.refused("bench", "--device", "cpu", "--append", "--batch-invariant", says="without it")
+
+    def test_cache_warms_append_kv(self):
+        config = {"variant": "causal", "heads": [8, 2, 64], "append_kv": "transform"}
+        file = self.write("configs.json", [config])
+        self.refused("cache", "warm", file, "--device", "cpu", says="neither a key_transform nor a value_transform")
+        file = self.write("configs.json", [{**config, "append_kv": "both"}])
+        self.refused("cache", "warm", file, "--device", "cpu", says='append_kv is "both"; it may be none, copy or transform')
+
     def test_bench_mistakes_are_sentences(self):
         self.refused("bench", "--device", "cpu", "--grwth", says="`--growth`")
         self.refused("bench", "--device", "cpu", "--growth", "--growth-keys", 5, says="at least 128")

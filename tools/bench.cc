@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
+#include "tools/bench_append.h"
 #include "tools/bench_case.h"
 #include "tools/bench_graph.h"
 #include "tools/bench_growth.h"
@@ -36,12 +37,13 @@ bool starts_with_any(const std::string& name, const std::string& prefixes) {
 // What was asked for.
 struct Wanted {
   std::string file, only, device = "auto", json, beside;
-  bool growth = false, graph_maxima = false, host = false, batch_invariant = false;
+  bool growth = false, graph_maxima = false, host = false, append = false;
+  bool batch_invariant = false;
   int growth_keys = 0;
 
   // The tables of their own take the place of the workloads, unless some are asked for too.
   bool workloads() const {
-    return !file.empty() || !only.empty() || !(growth || graph_maxima || host);
+    return !file.empty() || !only.empty() || !(growth || graph_maxima || host || append);
   }
 };
 
@@ -119,6 +121,7 @@ class Bench {
     for (Growth& growth : growth_) run_growth(growth);
     if (wanted_.graph_maxima) run_graph_maxima();
     if (wanted_.host) run_host();
+    if (wanted_.append) run_append();
     write_json(wanted_.json, json_);
     return all_right_;
   }
@@ -127,7 +130,7 @@ class Bench {
   const BestPeers* best() const { return peers_ ? &*peers_ : nullptr; }
 
   int num_steps() const {
-    std::size_t steps = 1 + workloads_.size() + wanted_.graph_maxima + wanted_.host;
+    std::size_t steps = 1 + workloads_.size() + wanted_.graph_maxima + wanted_.host + wanted_.append;
     for (const Growth& growth : growth_) steps += growth.rows.size();
     return int(steps);
   }
@@ -173,6 +176,15 @@ class Bench {
     json_["host"] = host_json(costs);
   }
 
+  void run_append() {
+    progress_.step("append_kv");
+    const AppendTable table = measure_append(engine_);
+    progress_.clear();
+    all_right_ = all_right_ && table.all_ran();
+    show(append_table(table));
+    json_["append"] = append_json(table);
+  }
+
   void show(const std::string& table) const {
     fmt::print("\n{}", table);
     std::fflush(stdout);
@@ -197,7 +209,7 @@ int bench(const Arguments& arguments) {
   Options options(
       "bench",
       "Checks named workloads, then times them beside the machine's ceilings. --growth, "
-      "--graph-maxima and --host run tables of their own in place of the workloads; "
+      "--graph-maxima, --host and --append run tables of their own in place of the workloads; "
       "--only or --workloads with them runs both.");
   options.text(wanted.file, "--workloads",
                "JSON list of workloads; the built-in ones where left out");
@@ -209,6 +221,8 @@ int bench(const Arguments& arguments) {
   options.flag(wanted.graph_maxima, "--graph-maxima",
                "8 requests in a graph captured for 256, beside one captured for 8");
   options.flag(wanted.host, "--host", "what plan, run and making an Attention cost the host");
+  options.flag(wanted.append, "--append",
+               "append_kv of 8192 new tokens and of 64, copied and turned by rope, beside a copy");
   options.flag(wanted.batch_invariant, "--batch-invariant",
                "every row of the workloads and of --growth with AttentionConfig::batch_invariant; "
                "a workload may ask for it by itself");
@@ -223,10 +237,10 @@ int bench(const Arguments& arguments) {
       fail(ErrorKind::invalid_argument,
            "--growth-keys says how far --growth goes; give --growth too.");
   }
-  if (wanted.batch_invariant && (wanted.graph_maxima || wanted.host))
+  if (wanted.batch_invariant && (wanted.graph_maxima || wanted.host || wanted.append))
     fail(ErrorKind::invalid_argument,
-         "--batch-invariant is for the workloads and --growth; run --graph-maxima and --host "
-         "without it.");
+         "--batch-invariant is for the workloads and --growth; run --graph-maxima, --host and "
+         "--append without it.");
   return Bench(wanted).run() ? 0 : 1;
 }
 

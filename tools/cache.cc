@@ -56,6 +56,12 @@ int clear() {
   return 0;
 }
 
+AppendKv parse_append_kv(const std::string& text) {
+  for (const AppendKv mode : {AppendKv::none, AppendKv::copy, AppendKv::transform})
+    if (text == name_of(mode)) return mode;
+  fail(ErrorKind::invalid_argument, "append_kv is \"{}\"; it may be none, copy or transform.", text);
+}
+
 // One entry of a list of configurations, with an error that says which.
 AttentionConfig read_config(Engine& engine, const nlohmann::json& entry, const std::string& where) {
   AttentionConfig config;
@@ -68,6 +74,7 @@ AttentionConfig read_config(Engine& engine, const nlohmann::json& entry, const s
     config.q_dtype = config.kv_dtype = parse_dtype(entry.value("dtype", "bf16"));
     config.page_size = entry.value("page", 16);
     config.max_qo_len = entry.value("max_qo_len", 0);
+    config.append_kv = parse_append_kv(entry.value("append_kv", "none"));
     config.constants = entry.value("constants", ParamValues());
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorKind::invalid_argument,
@@ -99,6 +106,11 @@ void warm_for(KernelCache& cache, const Engine& engine, const AttentionConfig& c
     print_warmed(config, name_of(pipeline), arch, name_of(build.result.origin),
                  build.result.artifact->compile_ms);
   }
+  check_append_kv(variant, config);
+  if (config.append_kv == AppendKv::none) return;
+  const KernelBuild build = build_append_kv(cache, compiler, variant, variant.resolve(config.constants), config, arch);
+  progress.clear();
+  print_warmed(config, "append_kv", arch, name_of(build.result.origin), build.result.artifact->compile_ms);
 }
 
 int warm(const std::string& file, const std::string& device,
@@ -133,7 +145,7 @@ int cache(const Arguments& arguments) {
   Options options("cache", "Shows, fills or clears the cache of compiled kernels.");
   options.text(action, "action", "dir, list, warm FILE or clear");
   options.text(file, "file",
-               "warm: JSON list of {variant, heads, dtype, page, max_qo_len, constants}");
+               "warm: JSON list of {variant, heads, dtype, page, max_qo_len, append_kv, constants}");
   options.text(json, "--json", "list: write the entries to this file");
   options.text(device, "--device", "warm: auto, cuda or cpu");
   options.texts(archs, "--arch", "warm: for these architectures instead, without a GPU");

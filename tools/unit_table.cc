@@ -15,8 +15,8 @@ void write_unit_table(std::ostream& out, const std::string& function,
     const std::vector<double> values = variant->resolve({});
     const std::string entry = "heddle_builtin_" + variant->name;
     out << render_host_unit(*variant, values, entry).text;
-    table += fmt::format("    {{R\"heddle({})heddle\", {}_run, {}_reference}},\n",
-                         builtin_key(*variant, values), entry, entry);
+    table += fmt::format("    {{R\"heddle({0})heddle\", {1}_run, {1}_append, {1}_reference}},\n",
+                         builtin_key(*variant, values), entry);
   }
   out << "namespace heddle {\nstd::span<const BuiltinUnit> " << function
       << "() {\n  static const BuiltinUnit units[] = {\n"

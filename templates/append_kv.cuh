@@ -1,0 +1,152 @@
+// append_kv: the rows of a step's new keys and values go to their pages, turned on the way where the
+// variant's key_ and value_transform are applied there.
+//
+//   for each item of both pipelines, dealt to CTAs round robin:
+//     for each 16 bytes of its new rows (token, kv head): page id; load of k and of v; store of both
+//
+// A copy's speed is bytes in flight: each thread has kUnroll chunks of K and as many of V under way.
+// The work list's own borders are not used: they balance attention, where the first query tiles of a
+// causal prompt are cheap, and here each row costs the same. Items of a request with several query
+// tiles have one kv head (planner/streams.h), so no item is large.
+#pragma once
+
+#include "templates/append_rows.h"
+#include "templates/transform.cuh"
+
+namespace heddle {
+
+// What one thread reads of one new row, with its transform. `hook(x, pair, dim)`.
+template <class Spec, RowInput kInput>
+struct NewChunk {
+  using T = Element<Spec::kType>;
+  static constexpr int kHalf = (kInput.rotary_dim > 0 ? kInput.rotary_dim : Spec::kHeadDim) / 2;
+  static constexpr bool kPartnersInChunks = kHalf % kChunkElements == 0;  // of a half split
+
+  static HEDDLE_DEVICE void unpack(uint4 bits, float scale, float (&x)[kChunkElements]) {
+    const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < kChunkElements / 2; ++i) {
+      x[2 * i] = T::to_float(static_cast<uint16_t>(words[i])) * scale;
+      x[2 * i + 1] = T::to_float(static_cast<uint16_t>(words[i] >> 16)) * scale;
+    }
+  }
+  static HEDDLE_DEVICE int partner_chunk(int chunk) {
+    constexpr int kHalfChunks = kHalf / kChunkElements;
+    return chunk < kHalfChunks ? chunk + kHalfChunks : chunk < 2 * kHalfChunks ? chunk - kHalfChunks : chunk;
+  }
+  static HEDDLE_DEVICE void load_partners(const uint16_t* row, int chunk, float scale, const float (&x)[kChunkElements],
+                                          float (&pair)[kChunkElements]) {
+    if constexpr (kInput.pair == kHalfSplit && kPartnersInChunks) {
+      unpack(reinterpret_cast<const uint4*>(row)[partner_chunk(chunk)], scale, pair);
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < kChunkElements; ++e) {
+      if constexpr (kInput.pair == kNoPair) pair[e] = 0.0f;
+      if constexpr (kInput.pair == kInterleaved) pair[e] = x[e ^ 1];
+      if constexpr (kInput.pair == kHalfSplit)
+        pair[e] = T::to_float(row[partner_of(kInput, chunk * kChunkElements + e, Spec::kHeadDim)]) * scale;
+    }
+  }
+  template <class Transform>
+  static HEDDLE_DEVICE uint4 load(const uint16_t* row, int chunk, const Transform& hook) {
+    float scale = 1.0f, x[kChunkElements], pair[kChunkElements];
+    if constexpr (kInput.rms_eps >= 0) scale = rms_scale<Spec>(row, kInput.rms_eps);
+    unpack(reinterpret_cast<const uint4*>(row)[chunk], scale, x);
+    load_partners(row, chunk, scale, x, pair);
+#pragma unroll
+    for (int e = 0; e < kChunkElements; ++e) x[e] = hook(x[e], pair[e], chunk * kChunkElements + e);
+    return {T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]), T::pack(x[6], x[7])};
+  }
+};
+
+template <class Spec, class Hooks>
+class AppendKv {
+  static constexpr int kChunks = Spec::kHeadDim / kChunkElements;  // of a row
+  // Transforms take registers, and their own arithmetic hides the loads.
+  static constexpr int kUnroll = Hooks::has_key_transform || Hooks::has_value_transform ? 1 : 4;
+
+ public:
+  HEDDLE_DEVICE AppendKv(const AppendKvParams& params, const Hooks& hooks) : p_(params), hooks_(hooks) {}
+
+  HEDDLE_DEVICE void run() {
+    release_successor();
+    const PlanSection* section = reinterpret_cast<const PlanHeader*>(p_.plan)->section;
+    const int num_decode = section[0].num_items, num_items = num_decode + section[1].num_items;
+    const WorkItem* decode = items_of(section[0]);
+    const WorkItem* append = items_of(section[1]);
+    wait_for_predecessor();  // the new rows are written, and the pages are no longer read
+#pragma unroll 1
+    for (int i = blockIdx.x; i < num_items; i += gridDim.x)
+      store_item(i < num_decode ? decode[i] : append[i - num_decode]);
+  }
+
+ private:
+  HEDDLE_DEVICE const WorkItem* items_of(const PlanSection& section) const {
+    return reinterpret_cast<const WorkItem*>(p_.plan + section.items_offset);
+  }
+
+  // 16 bytes of K and of V: where they go, and what goes there.
+  struct Move {
+    int64_t k_offset, v_offset;
+    uint4 k, v;
+  };
+
+  HEDDLE_DEVICE void store_item(const WorkItem& item) {
+    const NewRows rows = new_rows(item, Spec::kGroup);
+    const int heads = item.kv_head_end - item.kv_head_begin;
+    const int count = (rows.end - rows.begin) * heads * kChunks;
+#pragma unroll 1
+    for (int first = threadIdx.x; first < count; first += blockDim.x * kUnroll) {
+      Move moves[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        // The last chunk stands in for those behind it: with a branch the loads would be waited for one by one.
+        const int i = min_of(first + u * blockDim.x, count - 1);
+        const int row = i / kChunks / heads;
+        moves[u] = load(item, rows.begin + row, item.kv_head_begin + i / kChunks - row * heads, i % kChunks);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (first + u * blockDim.x >= count) continue;
+        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p_.k.to) + moves[u].k_offset) = moves[u].k;
+        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p_.v.to) + moves[u].v_offset) = moves[u].v;
+      }
+    }
+  }
+
+  HEDDLE_DEVICE Move load(const WorkItem& item, int row, int kv_head, int chunk) const {
+    const HookContext context = append_context(item, row, kv_head, Spec::kGroup);
+    const uint16_t* k = from(p_.k, item.qo_begin + row, kv_head);
+    const uint16_t* v = from(p_.v, item.qo_begin + row, kv_head);
+    Move move;
+    move.k_offset = to(p_.k, item.kv_offset, context.kv_pos, kv_head) + chunk * kChunkElements;
+    move.v_offset = to(p_.v, item.kv_offset, context.kv_pos, kv_head) + chunk * kChunkElements;
+    if constexpr (Hooks::has_key_transform)
+      move.k = NewChunk<Spec, Hooks::key_pair>::load(
+          k, chunk, [&](float x, float pair, int dim) { return hooks_.key_transform(x, pair, dim, context); });
+    else
+      move.k = reinterpret_cast<const uint4*>(k)[chunk];
+    if constexpr (Hooks::has_value_transform)
+      move.v = NewChunk<Spec, Hooks::value_pair>::load(
+          v, chunk, [&](float x, float pair, int dim) { return hooks_.value_transform(x, pair, dim, context); });
+    else
+      move.v = reinterpret_cast<const uint4*>(v)[chunk];
+    return move;
+  }
+
+  static HEDDLE_DEVICE const uint16_t* from(const AppendKvParams::Side& side, int64_t row, int64_t kv_head) {
+    return static_cast<const uint16_t*>(side.from) + row * side.from_row_stride + kv_head * side.from_head_stride;
+  }
+  HEDDLE_DEVICE int64_t to(const AppendKvParams::Side& side, int64_t kv_offset, int kv_pos, int64_t kv_head) const {
+    if constexpr (Spec::kPageSize == 0) return (kv_offset + kv_pos) * side.row_stride + kv_head * side.head_stride;
+    constexpr int kPageSize = max_of(Spec::kPageSize, 1);
+    const int64_t page = __ldg(p_.kv_indices + kv_offset + kv_pos / kPageSize);
+    return page * side.page_stride + kv_pos % kPageSize * side.row_stride + kv_head * side.head_stride;
+  }
+
+  const AppendKvParams& p_;
+  const Hooks& hooks_;
+};
+
+}  // namespace heddle
