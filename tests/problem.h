@@ -3,6 +3,8 @@
 // not matter. Runs on any engine and is judged against the double-precision reference.
 #pragma once
 
+#include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,8 @@ struct ProblemShape {
   heddle::ParamValues params;
   std::vector<int> qo_lens, kv_lens;
   bool want_lse = true;
+  // In place of random values: every element of q, of k and of v.
+  std::optional<std::array<float, 3>> constant;
   std::string describe() const;
   heddle::ParamValues all_params() const;  // with the config's constants
 };
@@ -40,6 +44,8 @@ class Problem {
   const ProblemShape& shape() const { return shape_; }
 
   void poison_output();
+  // Makes these keys of a request NaN, in K and in V.
+  void poison_keys(int request, int begin, int end);
   // Raw bits of all of o and lse, for comparing runs.
   std::vector<std::uint16_t> o_bits() const;
   std::vector<std::uint32_t> lse_bits() const;

@@ -175,6 +175,15 @@ class Run(Command):
         self.done("cache", "list", **environment)
         self.done("cache", "clear", **environment)
 
+    def test_cache_warm_fills_it_ahead_of_time(self):
+        environment = {"HEDDLE_CACHE_DIR": str(self.folder / "cache")}
+        spec = self.write("steep.json", SPEC)
+        configs = self.write("warm.json", [{"variant": str(spec), "heads": [4, 2, 64]}])
+        first = self.done("cache", "warm", configs, "--device", "cpu", **environment)
+        if "compiled" not in first:
+            self.skipTest("no C++ compiler here")
+        self.assertIn("disk", self.done("cache", "warm", configs, "--device", "cpu", **environment))
+
     def test_compile_needs_no_gpu(self):
         result = heddle("compile", "--arch", "sm_80", "--heads", "4,1,64", "--json", self.folder / "figures.json")
         if result.returncode == 2 and "NVRTC" in result.stderr:
