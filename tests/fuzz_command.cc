@@ -30,7 +30,8 @@ void answer(const Call& call) {
   try {
     call();
   } catch (const Error& error) {
-    heddle_tests::check_sentence(error);
+    // Words are quoted as they are; main makes them readable.
+    heddle_tests::promise(error.what()[0] != '\0', "an error says something");
   }
 }
 

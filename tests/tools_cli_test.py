@@ -74,6 +74,10 @@ class Usage(Command):
     def test_unknown_option_offers_the_nearest(self):
         self.refused("plan", "--kvv", "64x4096", says="`--kv`")
 
+    def test_words_cannot_steer_the_terminal(self):
+        said = self.refused("plan", "--heads", "32,8\x1b[31m,128\x07", says=r"32,8\\x1b\[31m,128\\x07")
+        self.assertTrue(said.isprintable() or said.strip().isprintable(), said)
+
     def test_wrong_values_are_sentences(self):
         self.refused("plan", "--kv", "64y4096", says="64y4096")
         self.refused("plan", "--heads", "32,8", says="three")
