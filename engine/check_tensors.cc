@@ -53,6 +53,14 @@ void check_lse(const char* name, const Tensor& t) {
 
 namespace {
 
+// K and V may be read twice (heads expanded with stride 0); what is written may not be.
+void check_rows_apart(const char* name, const Tensor& t) {
+  for (int axis = 0; axis < 2; ++axis)
+    if (t.shape[axis] > 1 && t.strides[axis] == 0)
+      fail(ErrorKind::invalid_argument, "Tensor {} has stride 0 on axis {}; its rows would overwrite each other.", name,
+           axis);
+}
+
 struct KvStrides {
   std::int64_t page, row, head;
 };
@@ -82,6 +90,7 @@ void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& 
     check_size(name, "num_qo_heads", t->shape[1], a.config.num_qo_heads);
     check_size(name, "head_dim", t->shape[2], a.config.head_dim);
   }
+  check_rows_apart("o", tensors.o);
   if (!tensors.lse.data) return;
   if (!a.variant.use_softmax)
     fail(ErrorKind::invalid_argument, "Variant {} has no softmax, so it has no lse to write; leave lse out.",
@@ -89,6 +98,7 @@ void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& 
   check_lse("lse", tensors.lse);
   check_size("lse", "rows", tensors.lse.shape[0], ws.summary.num_qo_rows, true);
   check_size("lse", "num_qo_heads", tensors.lse.shape[1], a.config.num_qo_heads);
+  check_rows_apart("lse", tensors.lse);
 }
 
 void check_indices(const AttentionState& a, const WorkspaceState& ws, const std::int32_t* kv_indices) {

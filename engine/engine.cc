@@ -19,7 +19,7 @@ EngineState::EngineState(const EngineOptions& given)
       return;
     }
     if (options.device == DeviceKind::cuda)
-      fail(ErrorKind::unsupported, "There is no GPU to use. {}", Driver::why_not());
+      fail(ErrorKind::unsupported, "There is no GPU to use: {}.", Driver::why_not());
   }
   info = {DeviceKind::cpu, "CPU", "cpu", 0, options.device == DeviceKind::cpu ? "The CPU was asked for." : Driver::why_not()};
 }

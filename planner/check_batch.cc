@@ -83,6 +83,8 @@ void check_table(const PlanConfig& config, const Batch& batch, int num_requests)
   check_size("kv_lens", batch.kv_lens.size(), num_requests);
   const std::int64_t stride = batch.kv_table_stride;
   if (stride < 0) refuse("kv_table_stride is {}; it must not be negative.", stride);
+  if (stride > kMaxTableStride)
+    refuse("kv_table_stride is {}; at most {} is allowed.", stride, kMaxTableStride);
   for (int r = 0; r < num_requests; ++r) {
     const std::int32_t kv_len = batch.kv_lens[r];
     if (kv_len < 0) refuse("Request {}: kv_lens is {}; it must not be negative.", r, kv_len);

@@ -45,6 +45,8 @@ struct CheckedBatch {
 inline constexpr std::int64_t kMaxKvLen = 0x7fffffff - 0xffff;
 // Most packed rows of a request, for the same reason.
 inline constexpr std::int64_t kMaxRows = 0x7fffffff - 4096;
+// Widest row of a dense page table: with the most requests that maxima may have, offsets stay within 64 bits.
+inline constexpr std::int64_t kMaxTableStride = std::int64_t{1} << 38;
 
 void check_config(const PlanConfig& config);
 void check_maxima(const PlanConfig& config, const Maxima& maxima);

@@ -64,6 +64,7 @@ bool Survey::allows(const PlanConfig& config, const Maxima& maxima,
       checked.form == KvForm::table ? (max_kv_len + config.page_size - 1) / config.page_size : 0;
   return in_order && max_qo_len <= longest_qo(config, maxima) && max_kv_len <= kMaxKvLen &&
          pages_of_longest <= checked.batch.kv_table_stride && checked.batch.kv_table_stride >= 0 &&
+         checked.batch.kv_table_stride <= kMaxTableStride &&
          checked.num_qo_rows() <= maxima.max_qo_rows &&
          kv_tokens <= static_cast<std::uint64_t>(maxima.max_kv_tokens);
 }

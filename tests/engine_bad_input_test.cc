@@ -540,5 +540,5 @@ TEST_CASE("bad input: a GPU where there is none", "[engine][bad]") {
   const Engine automatic;
   if (automatic.device().kind == DeviceKind::cuda) return;
   CHECK_THAT(sentence_of([] { Engine engine({.device = DeviceKind::cuda}); }),
-             contains("There is no GPU to use. " + automatic.device().why_cpu));
+             contains("There is no GPU to use: " + automatic.device().why_cpu + "."));
 }

@@ -1,6 +1,5 @@
 // The work list by property: whatever the batch, every visible tile is covered once and every
 // record is in order. Counts by brute force, key by key, from the definition of the mask.
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <tuple>
@@ -8,70 +7,11 @@
 #include "planner/plan_view.h"
 #include "templates/append_rows.h"
 #include "tests/catch.h"
-#include "tests/planner_batches.h"
+#include "tests/planner_random.h"
 
 using namespace heddle_tests;
 
 namespace {
-
-bool keeps(const MaskBounds& mask, std::int64_t q_pos, std::int64_t kv_pos) {
-  if (mask.causal && kv_pos > q_pos) return false;
-  const bool in_window = q_pos - kv_pos <= mask.window_left && kv_pos - q_pos <= mask.window_right;
-  return in_window || kv_pos < mask.sink;
-}
-
-struct Case {
-  PlanConfig config;
-  MaskBounds mask;
-  std::vector<std::int32_t> qo, kv;
-  bool table = false;
-};
-
-using Random = std::mt19937;
-int draw(Random& random, int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
-template <typename T, std::size_t N>
-T pick(Random& random, const T (&values)[N]) {
-  return values[draw(random, 0, N - 1)];
-}
-
-MaskBounds random_mask(Random& random) {
-  MaskBounds mask;
-  mask.causal = draw(random, 0, 1);
-  if (draw(random, 0, 2) == 0) mask.window_left = draw(random, 0, 300);
-  if (draw(random, 0, 3) == 0) mask.window_right = draw(random, 0, 100);
-  if (draw(random, 0, 2) == 0) mask.sink = draw(random, 0, 150);
-  return mask;
-}
-
-Case random_case(Random& random) {
-  Case c;
-  PlanConfig& config = c.config;
-  config.num_kv_heads = pick(random, {1, 2, 3, 8});
-  config.group = pick(random, {1, 3, 5, 7, 12, 16, 32});
-  config.head_dim = pick(random, {64, 128});
-  config.page_size = pick(random, {0, 1, 5, 16});
-  const int present = draw(random, 0, 3);
-  config.pipeline[0] = {present != 1, draw(random, 1, 40), pick(random, {16, 32}), pick(random, {16, 64, 128}), {}};
-  config.pipeline[1] = {present != 2, draw(random, 1, 40), pick(random, {16, 48, 64, 128}), pick(random, {16, 48, 64}), {}};
-  config.pipeline[0].cost = {draw(random, 0, 40) / 10.0, 1.0, draw(random, 0, 30) / 10.0};
-  config.pipeline[1].cost = {draw(random, 0, 40) / 10.0, draw(random, 1, 30) / 10.0, draw(random, 0, 30) / 10.0};
-  config.max_decode_rows = draw(random, 1, 16);
-  c.mask = random_mask(random);
-  const int qo_most = present == 2 ? config.max_decode_rows / config.group : draw(random, 0, 3) == 0 ? 90 : 4;
-  const int kv_most = pick(random, {0, 3, 64, 700, 2500});
-  for (int r = draw(random, 0, 12); r > 0; --r) {
-    c.qo.push_back(draw(random, 0, qo_most));
-    c.kv.push_back(draw(random, 0, 5) == 0 ? pick(random, {0, 1, 63, 64, 65, 128}) : draw(random, 0, kv_most));
-  }
-  config.batch_invariant = draw(random, 0, 1);
-  if (config.batch_invariant && draw(random, 0, 1) == 0) config.head_dim = 1024;  // chunks of few tiles
-  if (config.batch_invariant && draw(random, 0, 9) == 0) {  // append cuts nothing below 4096 keys
-    c.qo = {std::min(qo_most, 4), std::min(qo_most, 1)};
-    c.kv = {draw(random, 0, 14000), draw(random, 0, 3000)};
-  }
-  c.table = config.page_size > 0 && draw(random, 0, 2) == 0;
-  return c;
-}
 
 // The tiles of the sequence that a query tile must visit.
 std::set<int> tiles_to_visit(const Case& c, int r, int row_begin, int num_rows, int tile_kv) {
@@ -283,8 +223,7 @@ std::map<std::pair<int, int>, std::vector<int>> cuts_of(const PlanView& view, in
 }  // namespace
 
 TEST_CASE("every plan covers each visible tile exactly once", "[planner][plan]") {
-  const char* wanted = std::getenv("HEDDLE_PLANS");
-  const int plans = wanted != nullptr ? std::atoi(wanted) : 4000;
+  const int plans = plans_to_try(4000);
   int cut[kNumPipelines] = {};  // batch-invariant plans that cut streams
   for (int i = 0; i < plans; ++i) {
     Random random(static_cast<unsigned>(i));

@@ -108,19 +108,34 @@ std::int64_t Problem::kv_row(int request, int kv_pos, const Strides& s) const {
 
 void Problem::fill(Random&, std::uint64_t seed) {
   const AttentionConfig& c = shape_.config;
-  tools::NormalSource values(c.q_dtype, seed);
+  tools::NormalSource random(c.q_dtype, seed);
+  const auto put = [&](std::uint16_t* row, int which) {
+    if (!shape_.constant) return random.fill(row, c.head_dim);
+    std::fill_n(row, c.head_dim, tools::from_float((*shape_.constant)[std::size_t(which)], c.q_dtype));
+  };
   q_host_.assign((qo_indptr_.back() + 2) * q_.row, kPoison);
   o_poison_.assign((qo_indptr_.back() + 2) * o_.row, kPoison);
   for (int row = 0; row < qo_indptr_.back(); ++row)
-    for (int head = 0; head < c.num_qo_heads; ++head) values.fill(&q_host_[row * q_.row + head * q_.head], c.head_dim);
+    for (int head = 0; head < c.num_qo_heads; ++head) put(&q_host_[row * q_.row + head * q_.head], 0);
   k_host_.assign(num_pages_ * k_.outer, kPoison);
   v_host_.assign(num_pages_ * v_.outer, kPoison);
   for (std::size_t r = 0; r < shape_.kv_lens.size(); ++r)
     for (int i = 0; i < shape_.kv_lens[r]; ++i)
       for (int head = 0; head < c.num_kv_heads; ++head) {
-        values.fill(&k_host_[kv_row(int(r), i, k_) + head * k_.head], c.head_dim);
-        values.fill(&v_host_[kv_row(int(r), i, v_) + head * v_.head], c.head_dim);
+        put(&k_host_[kv_row(int(r), i, k_) + head * k_.head], 1);
+        put(&v_host_[kv_row(int(r), i, v_) + head * v_.head], 2);
       }
+}
+
+void Problem::poison_keys(int request, int begin, int end) {
+  const AttentionConfig& c = shape_.config;
+  for (int i = begin; i < end; ++i)
+    for (int head = 0; head < c.num_kv_heads; ++head) {
+      std::fill_n(&k_host_[kv_row(request, i, k_) + head * k_.head], c.head_dim, kPoison);
+      std::fill_n(&v_host_[kv_row(request, i, v_) + head * v_.head], c.head_dim, kPoison);
+    }
+  k_device_.write(0, std::as_bytes(std::span(k_host_)));
+  v_device_.write(0, std::as_bytes(std::span(v_host_)));
 }
 
 Batch Problem::batch() const {

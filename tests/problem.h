@@ -3,6 +3,8 @@
 // not matter. Runs on any engine and is judged against the double-precision reference.
 #pragma once
 
+#include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,8 @@ struct ProblemShape {
   std::vector<int> qo_lens, kv_lens;
   bool want_lse = true;
   std::vector<int> shared_pages;  // of each request: leading pages that are those of the one before it
+  // In place of random values: every element of q, of k and of v.
+  std::optional<std::array<float, 3>> constant;
   std::string describe() const;
   heddle::ParamValues all_params() const;  // with the config's constants
 };
@@ -41,6 +45,8 @@ class Problem {
   const ProblemShape& shape() const { return shape_; }
 
   void poison_output();
+  // Makes these keys of a request NaN, in K and in V.
+  void poison_keys(int request, int begin, int end);
   // Raw bits of all of o and lse, for comparing runs.
   std::vector<std::uint16_t> o_bits() const;
   std::vector<std::uint32_t> lse_bits() const;

@@ -16,6 +16,7 @@
 
 namespace {
 
+constexpr int kInvalidContext = 201;  // what the driver says to a thread without a current context
 std::string calls;
 void* current = nullptr;  // context
 int capture_mode = 0;     // GLOBAL
@@ -108,10 +109,12 @@ int launch(const LaunchConfig* config, void*, void** args, void**) {
   std::snprintf(text, sizeof text, "%u %u %u,%u,%u,%u attributes,%d", config->grid[0],
                 config->grid[1], config->grid[2], config->block[0], config->shared_bytes,
                 config->num_attributes, *static_cast<int*>(args[0]));
-  return note("cuLaunchKernelEx", role() == "short" ? "" : text);
+  const int code = note("cuLaunchKernelEx", role() == "short" ? "" : text);
+  return current != nullptr ? code : kInvalidContext;
 }
 int quiet_launch(const LaunchConfig*, void*, void**, void**) { return 0; }
 int mem_alloc(void** pointer, std::size_t bytes) {
+  if (current == nullptr) return kInvalidContext;
   return *pointer = std::malloc(bytes), note("cuMemAlloc");
 }
 int mem_free(void* pointer) { return std::free(pointer), note("cuMemFree"); }
@@ -123,6 +126,7 @@ int copy(void* to, const void* from, std::size_t bytes) {
   return std::memcpy(to, from, bytes), note("copy");
 }
 int copy_async(void* to, const void* from, std::size_t bytes, void*) {
+  if (current == nullptr) return kInvalidContext;
   return std::memcpy(to, from, bytes), note("copy_async");
 }
 int fill8(void* to, unsigned char value, std::size_t count, void*) {

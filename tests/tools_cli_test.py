@@ -74,6 +74,10 @@ class Usage(Command):
     def test_unknown_option_offers_the_nearest(self):
         self.refused("plan", "--kvv", "64x4096", says="`--kv`")
 
+    def test_words_cannot_steer_the_terminal(self):
+        said = self.refused("plan", "--heads", "32,8\x1b[31m,128\x07", says=r"32,8\\x1b\[31m,128\\x07")
+        self.assertTrue(said.isprintable() or said.strip().isprintable(), said)
+
     def test_wrong_values_are_sentences(self):
         self.refused("plan", "--kv", "64y4096", says="64y4096")
         self.refused("plan", "--heads", "32,8", says="three")
@@ -174,6 +178,15 @@ class Run(Command):
         self.assertEqual(self.done("cache", "dir", **environment).strip(), environment["HEDDLE_CACHE_DIR"])
         self.done("cache", "list", **environment)
         self.done("cache", "clear", **environment)
+
+    def test_cache_warm_fills_it_ahead_of_time(self):
+        environment = {"HEDDLE_CACHE_DIR": str(self.folder / "cache")}
+        spec = self.write("steep.json", SPEC)
+        configs = self.write("warm.json", [{"variant": str(spec), "heads": [4, 2, 64]}])
+        first = self.done("cache", "warm", configs, "--device", "cpu", **environment)
+        if "compiled" not in first:
+            self.skipTest("no C++ compiler here")
+        self.assertIn("disk", self.done("cache", "warm", configs, "--device", "cpu", **environment))
 
     def test_compile_needs_no_gpu(self):
         result = heddle("compile", "--arch", "sm_80", "--heads", "4,1,64", "--json", self.folder / "figures.json")

@@ -63,6 +63,17 @@ int run(const Arguments& words) {
        nearest(words[0], names), comma_list(names));
 }
 
+// A word of the command line may hold what steers a terminal; a sentence that quotes it must not.
+std::string readable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool steers = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
+    out += steers ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return out;
+}
+
 // NVRTC as set-up fetched it for this build, unless the user names another.
 void point_at_fetched_nvrtc() {
   const std::string folder = HEDDLE_NVRTC_DIR;
@@ -74,17 +85,15 @@ void point_at_fetched_nvrtc() {
 
 int run_command(const Arguments& words) {
   point_at_fetched_nvrtc();
-  return run(words);
+  try {
+    return run(words);
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    fmt::print(stderr, "heddle: {}\n", readable(error.what()));
+    return 2;
+  }
 }
 
 }  // namespace heddle::tools
 
-int main(int argc, char** argv) {
-  try {
-    return heddle::tools::run_command({argv + 1, argv + argc});
-  } catch (const std::exception& error) {
-    std::fflush(stdout);
-    fmt::print(stderr, "heddle: {}\n", error.what());
-    return 2;
-  }
-}
+int main(int argc, char** argv) { return heddle::tools::run_command({argv + 1, argv + argc}); }

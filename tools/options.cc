@@ -161,7 +161,9 @@ ParamValues parse_params(const std::vector<std::string>& texts) {
 }
 
 std::vector<std::int32_t> parse_qo_lengths(const std::string& text, std::size_t num_requests) {
-  std::vector<std::int32_t> lens = parse_lengths(text);
+  // A bare number is the one length that serves all requests.
+  const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  std::vector<std::int32_t> lens = parse_lengths(is_number ? "1x" + text : text);
   if (lens.size() == 1) lens.assign(num_requests, lens[0]);
   if (lens.size() != num_requests) {
     fail(ErrorKind::invalid_argument,

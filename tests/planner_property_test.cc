@@ -1,0 +1,228 @@
+// What every plan must be, seen from the kernels: each visible (row, key) pair is computed once,
+// states merge in the order of their keys, no CTA has more than its share and a bound, nothing lies
+// outside the workspace, and equal lengths give equal bytes. planner_plan_test.cc looks at the
+// records instead.
+#include <cstring>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "planner/cost.h"
+#include "planner/plan_view.h"
+#include "tests/catch.h"
+#include "tests/planner_random.h"
+
+using namespace heddle_tests;
+
+namespace {
+
+// Plain ifs: an assertion of Catch2 for every pair would take all the time.
+void demand(bool is_so, const char* what) {
+  if (!is_so) throw std::runtime_error(what);
+}
+
+using StreamKey = std::tuple<int, int, int>;  // request, row_begin, kv head
+struct Piece {
+  int cta, place;
+  WorkItem item;
+};
+
+struct Streams {
+  std::map<StreamKey, std::vector<Piece>> pieces;
+
+  explicit Streams(const PlanView::Section& section) {
+    int place = 0;
+    for (int cta = 0; cta < section.num_ctas(); ++cta)
+      for (const WorkItem& item : section.items_of(cta)) {
+        for (int head = item.kv_head_begin; head < item.kv_head_end; ++head)
+          pieces[{item.request, item.row_begin, head}].push_back({cta, place, item});
+        ++place;
+      }
+  }
+};
+
+// How often each tile of the sequence is computed for the rows of a stream.
+std::vector<int> visits_of(const std::vector<Piece>& pieces, int num_tiles) {
+  std::vector<int> visits(std::size_t(num_tiles), 0);
+  for (const Piece& piece : pieces)
+    for (int t = piece.item.tile_begin; t < piece.item.tile_end; ++t) {
+      const int tile = sequence_tile(piece.item, t);
+      demand(tile >= 0 && tile < num_tiles, "a tile lies outside the request");
+      ++visits[std::size_t(tile)];
+    }
+  return visits;
+}
+
+// Every pair that the mask keeps is in a tile that is computed once for its row. Key by key.
+void check_pairs(const Case& c, Pipeline pipeline, const Streams& streams) {
+  const PipelineShape& shape = c.config.of(pipeline);
+  std::size_t found = 0;
+  for (int r = 0; r < int(c.qo.size()); ++r) {
+    const int rows = c.qo[r] * c.config.group,
+              num_tiles = (c.kv[r] + shape.tile_kv - 1) / shape.tile_kv;
+    const bool decode = c.config.pipeline[0].present && rows <= c.config.max_decode_rows;
+    if (decode != (pipeline == Pipeline::decode)) continue;
+    for (int begin = 0; begin < rows; begin += shape.tile_rows)
+      for (int head = 0; head < c.config.num_kv_heads; ++head, ++found) {
+        const auto stream = streams.pieces.find({r, begin, head});
+        demand(stream != streams.pieces.end(), "rows are missing");
+        const std::vector<int> visits = visits_of(stream->second, num_tiles);
+        const int end = std::min(rows, begin + shape.tile_rows);
+        demand(stream->second[0].item.num_rows == end - begin, "a query tile has other rows");
+        if (head > 0 && visits == visits_of(streams.pieces.at({r, begin, head - 1}), num_tiles))
+          continue;
+        for (int token = begin / c.config.group; token <= (end - 1) / c.config.group; ++token)
+          for (int key = 0; key < c.kv[r]; ++key)
+            if (keeps(c.mask, std::int64_t{c.kv[r]} - c.qo[r] + token, key))
+              demand(visits[std::size_t(key / shape.tile_kv)] == 1,
+                     "a visible pair is not computed exactly once");
+      }
+  }
+  demand(found == streams.pieces.size(), "there are items of no row");
+}
+
+// Pieces in the order of their CTAs are in the order of their keys and of their slots; the last one
+// joins all others, and stands behind them.
+void check_merges(const Streams& streams, int max_partials) {
+  std::set<int> slots;
+  for (const auto& [key, pieces] : streams.pieces) {
+    if (pieces.size() == 1) {
+      demand(pieces[0].item.partial == -1, "a whole item has a slot");
+      continue;
+    }
+    const WorkItem& last = pieces.back().item;
+    demand(last.join == int(pieces.size()) - 1, "a join takes another number of states");
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const WorkItem& item = pieces[i].item;
+      demand(i == 0 || pieces[i - 1].item.tile_end <= item.tile_begin,
+             "pieces are not in the order of their keys");
+      demand(i == 0 || pieces[i - 1].place < pieces[i].place,
+             "a join stands in front of what it waits for");
+      if (i + 1 == pieces.size()) break;
+      demand(item.join == 0 && item.partial == last.partial + int(i),
+             "slots are not in the order of their keys");
+      demand(item.partial >= 0 && item.partial < max_partials, "a slot lies outside the workspace");
+      demand(slots.insert(item.partial).second, "a slot is used twice");
+    }
+  }
+}
+
+// An even share of what the work costs uncut, and what may come on top: an item on either side that
+// is not worth a cut, a piece's own price, and where chunks are dealt whole, a chunk.
+void check_loads(const Case& c, Pipeline pipeline, const PlanView::Section& section,
+                 const Streams& streams, double said) {
+  const CostModel& cost = c.config.of(pipeline).cost;
+  double uncut = 0, chunk = 0;
+  for (const auto& [key, pieces] : streams.pieces) {
+    uncut += cost.per_item;
+    for (const Piece& piece : pieces) {
+      uncut += cost.per_tile * (piece.item.tile_end - piece.item.tile_begin);
+      chunk = std::max(chunk, cost.per_item + cost.per_partial +
+                                  cost.per_tile * (piece.item.tile_end - piece.item.tile_begin));
+    }
+  }
+  const std::vector<double> loads = cta_costs(cost, section);
+  const double busiest = *std::max_element(loads.begin(), loads.end());
+  double all = 0;
+  for (const double load : loads) all += load;
+  const double share = (c.config.batch_invariant ? all : uncut) / double(loads.size());
+  const double border = cost.per_item + cost.per_partial + cost.per_tile;
+  demand(busiest <= 1.01 * share + 3 * border + (c.config.batch_invariant ? chunk : 0),
+         "a CTA has more than its bound");
+  // (Where an item is free, the planner counts a thousandth of a tile for it all the same.)
+  demand(all == 0 || cost.per_item == 0 ||
+             std::abs(busiest * double(loads.size()) / all - said) < 0.05 * said,
+         "max_over_mean is not what the CTAs have");
+}
+
+// The plan of `c` in memory that held `dirt`; what lies behind the room it was given must stay.
+std::vector<std::byte> bytes_of_plan(const Case& c, std::byte dirt, PlanSummary& summary,
+                                     WorkspaceLayout& layout) {
+  Planner planner(c.config, maxima_of(c.qo, c.kv));
+  layout = planner.layout();
+  PlanBytes memory(layout.plan_bytes + 256);
+  std::fill(memory.span().begin(), memory.span().end(), dirt);
+  const OwnedBatch batch(c.qo, c.kv, c.config.page_size, c.table);
+  summary = planner.plan(batch.view(), c.mask, memory.span().first(layout.plan_bytes));
+  for (const std::byte b : memory.view().subspan(layout.plan_bytes))
+    demand(b == dirt, "something was written behind the room");
+  demand(summary.copy_bytes <= summary.plan_bytes && summary.plan_bytes <= layout.plan_bytes,
+         "the plan is larger than its room");
+  return {memory.view().begin(), memory.view().begin() + std::ptrdiff_t(summary.plan_bytes)};
+}
+
+void check_sections(const WorkspaceLayout& layout, const PlanConfig& config) {
+  std::size_t end = layout.plan_bytes;
+  for (int p = 0; p < kNumPipelines; ++p) {
+    const auto& s = layout.section[p];
+    const std::size_t rows =
+        std::size_t(s.max_partials) * std::size_t(config.pipeline[p].tile_rows);
+    if (rows == 0) continue;
+    demand(s.partial_o >= end &&
+               s.partial_lse >= s.partial_o + rows * std::size_t(config.head_dim) * 4,
+           "sections overlap");
+    end = s.partial_lse + rows * 4;
+  }
+  demand(end <= layout.total_bytes && layout.slots_end <= layout.total_bytes,
+         "a section ends outside the workspace");
+}
+
+void check_plan(const Case& c) {
+  PlanSummary summary, again;
+  WorkspaceLayout layout;
+  const std::vector<std::byte> bytes = bytes_of_plan(c, std::byte{0xa5}, summary, layout);
+  demand(bytes_of_plan(c, std::byte{0x5a}, again, layout) == bytes,
+         "the same lengths give other bytes");
+  check_sections(layout, c.config);
+  PlanBytes aligned(bytes.size());
+  std::memcpy(aligned.span().data(), bytes.data(), bytes.size());
+  const PlanView view(aligned.view().first(bytes.size()));
+  for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
+    const int i = static_cast<int>(p);
+    const auto section = view.section(p);
+    const Streams streams(section);
+    check_pairs(c, p, streams);
+    check_merges(streams, layout.section[i].max_partials);
+    if (section.num_ctas() > 0) check_loads(c, p, section, streams, summary.max_over_mean[i]);
+  }
+}
+
+// Shapes that random_case never draws: many requests, many CTAs, and long ones among short ones.
+Case large_case(Random& random) {
+  Case c = random_case(random);
+  c.config.num_kv_heads = pick(random, {1, 8});
+  c.config.pipeline[0].num_ctas = pick(random, {1, 132, 264});
+  c.config.pipeline[1].num_ctas = pick(random, {1, 132, 264});
+  const bool append = c.config.pipeline[1].present;
+  const int requests = draw(random, 1, 200), kv_most = pick(random, {0, 200, 2000});
+  c.qo.clear(), c.kv.clear();
+  for (int r = 0; r < requests; ++r) {
+    c.qo.push_back(append && draw(random, 0, 9) == 0
+                       ? draw(random, 0, 40)
+                       : std::min(draw(random, 0, 1), c.config.max_decode_rows / c.config.group));
+    c.kv.push_back(draw(random, 0, 30) == 0 ? draw(random, 0, 20000) : draw(random, 0, kv_most));
+  }
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("every visible pair once, merges in order, no CTA above its bound, nothing outside",
+          "[planner][property]") {
+  const int plans = plans_to_try(80000);
+  int wrong = 0;
+  for (int i = 0; i < plans && wrong < 10; ++i) {
+    Random random(static_cast<unsigned>(i) + 500'000'000u);
+    const Case c = i % 25 == 0 ? large_case(random) : random_case(random);
+    try {
+      check_plan(c);
+    } catch (const std::exception& error) {
+      ++wrong;
+      UNSCOPED_INFO(fmt::format("plan {}: {} (qo [{}] kv [{}])", i, error.what(),
+                                fmt::join(c.qo, ","), fmt::join(c.kv, ",")));
+    }
+  }
+  CHECK(wrong == 0);
+}
