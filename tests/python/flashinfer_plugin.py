@@ -38,6 +38,11 @@ class Missing:
         import heddle
         raise heddle.UnsupportedError(f"{self._name} is not in heddle.flashinfer.")
 
+    def __or__(self, other):  # in an annotation
+        return self
+
+    __ror__ = __or__
+
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)

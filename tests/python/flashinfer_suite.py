@@ -31,7 +31,7 @@ def run_file(name, given, out):
         return {"error": f"{test} is not there"}
     path = out / f"{name}.json"
     path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "flashinfer_plugin",
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "flashinfer_plugin",
                "--noconftest", "--rootdir", str(given.flashinfer), "--import-mode=importlib", str(test),
                f"--heddle-out={path}", f"--heddle-sample={given.sample}", f"--heddle-seed={given.seed}",
                f"--heddle-seconds={given.seconds}", *(["-k", given.only] if given.only else [])]
@@ -41,7 +41,8 @@ def run_file(name, given, out):
     log = out / f"{name}.log"
     with open(log, "w") as text:
         subprocess.run(command, stdout=text, stderr=subprocess.STDOUT,
-                       env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"})
+                       env={"HEDDLE_CACHE_DIR": str(out / "cache"), **os.environ, "PYTHONDONTWRITEBYTECODE": "1",
+                            "PYTHONPATH": os.pathsep.join(paths)})
     if not path.exists() or "tests" not in (found := json.loads(path.read_text())):
         return {"error": f"the file could not be run, {log} says why"}
     return found
