@@ -11,7 +11,14 @@ first run() with them plans once more. merge_state(s), packbits and append_paged
 """
 from heddle.flashinfer._refuse import attention_sink_decl
 from heddle.flashinfer.attention import BatchAttention, BatchAttentionWithAttentionSinkWrapper
-from heddle.flashinfer.cascade import merge_state, merge_state_in_place, merge_states
+from heddle.flashinfer.cascade import (
+    BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
+    BatchPrefillWithSharedPrefixPagedKVCacheWrapper,
+    MultiLevelCascadeAttentionWrapper,
+    merge_state,
+    merge_state_in_place,
+    merge_states,
+)
 from heddle.flashinfer.decode import (
     BatchDecodeWithPagedKVCacheWrapper,
     CUDAGraphBatchDecodeWithPagedKVCacheWrapper,
@@ -26,14 +33,15 @@ from heddle.flashinfer.single import (
     single_prefill_with_kv_cache,
     single_prefill_with_kv_cache_return_lse,
 )
+from heddle.flashinfer.sparse import BlockSparseAttentionWrapper, VariableBlockSparseAttentionWrapper
 
 __all__ = [
     "BatchAttention", "BatchAttentionWithAttentionSinkWrapper", "BatchDecodeWithPagedKVCacheWrapper",
-     "BatchPODWithPagedKVCacheWrapper",
+    "BatchDecodeWithSharedPrefixPagedKVCacheWrapper", "BatchPODWithPagedKVCacheWrapper",
     "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
-
-    "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",  "PODWithPagedKVCacheWrapper",
-    "append_paged_kv_cache", "attention_sink_decl", "fast_decode_plan",
+    "BatchPrefillWithSharedPrefixPagedKVCacheWrapper", "BlockSparseAttentionWrapper",
+    "CUDAGraphBatchDecodeWithPagedKVCacheWrapper", "MultiLevelCascadeAttentionWrapper", "PODWithPagedKVCacheWrapper",
+    "VariableBlockSparseAttentionWrapper", "append_paged_kv_cache", "attention_sink_decl", "fast_decode_plan",
     "get_batch_indices_positions", "get_seq_lens", "merge_state", "merge_state_in_place", "merge_states", "packbits",
     "segment_packbits", "single_decode_with_kv_cache", "single_prefill_with_kv_cache",
     "single_prefill_with_kv_cache_return_lse",
