@@ -176,7 +176,7 @@ def test_what_is_not_supported_is_refused_by_name():
         (lambda: decode.run(q, cache, kv_cache_sf=q), "kv_cache_sf=tensor"),
         (lambda: prefill.plan(torch.tensor(QO), *lists, *sizes, use_fp16_qk_reduction=True), "use_fp16_qk_reduction"),
         (lambda: prefill.plan(torch.tensor(QO), *lists, *sizes, head_dim_vo=64), "head_dim_vo=64"),
-        (lambda: prefill.plan(torch.tensor(QO), *lists, *sizes, token_pos_in_items_len=3), "token_pos_in_items_len=3"),
+        (lambda: prefill.plan(torch.tensor(QO), *lists, *sizes, block_tables=q), "block_tables=tensor"),
         (lambda: flashinfer.BatchDecodeWithPagedKVCacheWrapper(BUFFER, backend="trtllm-gen"), "backend='trtllm-gen'"),
         (lambda: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(BUFFER, "HND"), "kv_layout='HND'"),
     ]

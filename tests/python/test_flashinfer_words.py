@@ -129,6 +129,33 @@ def test_masks_in_the_buffers_of_a_graph():
         check(wrapper.run(q[:QO[n]], cache, return_lse=True), wanted)
 
 
+def test_several_items_behind_a_prefix():
+    """Places 0 lie between items. The second request's last rows alone are new; its prefix is longer."""
+    places = [[0, 1, 2, 3, 0, 1, 2, 0], [0, 1, 0, 1, 2, 0]]
+    prefix, rows = [4, 7], [12, 5]
+    kv = [p + len(of) for p, of in zip(prefix, places)]
+    qo_indptr, kv_indptr = [0, 12, 17], [0, kv[0], sum(kv)]
+    q, k, v = tensor(17, HEADS, DIM), tensor(sum(kv), KV_HEADS, DIM, seed=2), tensor(sum(kv), KV_HEADS, DIM, seed=3)
+
+    def mask(r):
+        kept = np.tril(np.ones((kv[r], kv[r]), bool))
+        for i, place in enumerate(places[r]):
+            at = prefix[r] + i
+            kept[at, prefix[r]:at + 1 - place] = False
+        return kept[-rows[r]:]
+    wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(BUFFER)
+    plan = lambda **more: wrapper.plan(  # noqa: E731
+        torch.tensor(qo_indptr), torch.tensor(kv_indptr), HEADS, KV_HEADS, DIM, causal=True, token_pos_in_items_len=8,
+        q_data_type=torch.bfloat16, prefix_len_ptr=torch.tensor(prefix, dtype=torch.uint32), **more)
+    plan(token_pos_in_items_ptr=torch.tensor([*places[0], *places[1], 0, 0], dtype=torch.uint16),
+         max_item_len_ptr=torch.tensor([3, 2], dtype=torch.uint16))
+    f = [x.float().numpy() for x in (q, k, v)]
+    keys_of = lambda r: (f[1][kv_indptr[r]:kv_indptr[r + 1]], f[2][kv_indptr[r]:kv_indptr[r + 1]])  # noqa: E731
+    check(wrapper.run(q, k, v, return_lse=True), reference.batch(f[0], qo_indptr, keys_of, mask=mask))
+    with pytest.raises(heddle.InputError, match="token_pos_in_items_len, for 2 requests"):
+        plan()
+
+
 def test_packing_bits():
     x = torch.rand(45, generator=torch.Generator().manual_seed(3)) < 0.5
     for order in ("big", "little"):

@@ -13,6 +13,16 @@ _MASKS = {
     "bool": f"return tensors.mask(tensors.mask_begin[request] + {_ELEMENT}) != 0;",
     "packed": f"const long long bit = {_ELEMENT};\n"
               "return (tensors.mask(tensors.mask_begin[request] + (bit >> 3)) >> (bit & 7)) & 1;",
+    # A token of an item sees the prefix and, back from itself, as many keys as its place in the item says.
+    "items": "const int prefix = tensors.prefix_len[request];\n"
+             "if (kv_pos < prefix || q_pos < prefix) return true;\n"
+             "return q_pos < kv_pos + tensors.place_in_item(request * params.items_len + q_pos - prefix);",
+}
+_MASK_TENSORS = {
+    "dense": {"mask": ("u8", "num_qo_rows", "kv_len")},
+    "bool": {"mask": ("u8", "1"), "mask_begin": ("i32", "num_requests")},
+    "packed": {"mask": ("u8", "1"), "mask_begin": ("i32", "num_requests")},
+    "items": {"prefix_len": ("i32", "num_requests"), "place_in_item": ("i32", "1")},
 }
 
 
@@ -41,7 +51,7 @@ def _logits(scale, alibi, soft_cap):
 
 def spec(causal, window, soft_cap, mask, positions, sinks, scale):
     """A variant of the given parts. `mask` is None; "bool" or "packed", FlashInfer's, each request's behind the
-    other's; or "dense", [num_qo_rows, kv_len]. `positions` is None, "rope" or "alibi"; `scale` a factor of the
+    other's; "dense", [num_qo_rows, kv_len]; or "items", several items behind a prefix. `positions` is None, "rope" or "alibi"; `scale` a factor of the
     logits that run() may change."""
     name = "_".join(["parts", *(word for word, part in
                                      (("causal", causal), ("window", window), ("cap", soft_cap), (mask, mask),
@@ -64,10 +74,11 @@ def spec(causal, window, soft_cap, mask, positions, sinks, scale):
         for hook, position in (("query_transform", "q_pos"), ("key_transform", "kv_pos")):
             out["hooks"][hook] = {"pair": "half_split", "code": _ROTATE.format(position=position)}
     if mask:
-        out["tensors"]["mask"] = {"dtype": "u8", "shape": ["num_qo_rows", "kv_len"] if mask == "dense" else ["1"]}
-        if mask != "dense":
-            out["tensors"]["mask_begin"] = {"dtype": "i32", "shape": ["num_requests"]}
+        for tensor, (dtype, *shape) in _MASK_TENSORS[mask].items():
+            out["tensors"][tensor] = {"dtype": dtype, "shape": shape}
         out["hooks"]["logits_mask"] = _MASKS[mask]
+    if mask == "items":
+        out["params"]["items_len"] = {"type": "i32", "default": 0, "min": 0}
     if sinks:
         out["tensors"]["sinks"] = {"dtype": "f32", "shape": ["num_qo_heads"]}
         out["hooks"]["initial_state"] = "return tensors.sinks[qo_head];"

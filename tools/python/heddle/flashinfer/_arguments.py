@@ -17,7 +17,7 @@ def parts_of(*, causal=False, window_left=-1, logits_soft_cap=None, mask=None, p
     if pos_encoding_mode != "ROPE_LLAMA":  # else they would be given for nothing
         _refuse.unless_none(rope_scale=rope_scale, rope_theta=rope_theta)
     cap = float(logits_soft_cap) if logits_soft_cap is not None and logits_soft_cap > 0 else None
-    parts = {"causal": causal and mask is None, "window": window_left >= 0, "soft_cap": cap is not None, "mask": mask,
+    parts = {"causal": causal and mask in (None, "items"), "window": window_left >= 0, "soft_cap": cap is not None, "mask": mask,
              "positions": {"NONE": None, "ROPE_LLAMA": "rope", "ALIBI": "alibi"}[pos_encoding_mode]}
     params = {**({"window_left": window_left} if window_left >= 0 else {}), **({"cap": cap} if cap else {})}
     if pos_encoding_mode == "ROPE_LLAMA":

@@ -7,19 +7,35 @@ from heddle.flashinfer import _refuse
 from heddle.flashinfer._arguments import Deprecated, parts_of, scale_of
 from heddle.flashinfer.quantization import segment_packbits
 
-UNSUPPORTED_IN_PLAN = ("prefix_len_ptr", "token_pos_in_items_ptr", "max_item_len_ptr", "seq_lens", "seq_lens_q",
-                       "block_tables", "max_token_per_sequence", "max_sequence_kv", "v_indptr", "o_indptr")
+ITEMS = ("prefix_len_ptr", "token_pos_in_items_ptr", "token_pos_in_items_len", "max_item_len_ptr")
+UNSUPPORTED_IN_PLAN = ("seq_lens", "seq_lens_q", "block_tables", "max_token_per_sequence", "max_sequence_kv", "v_indptr",
+                       "o_indptr")
 
 
-def refuse_in_plan(unknown):
-    """Multi-item scoring, cuDNN's and TensorRT-LLM's arguments; a word that FlashInfer lacks too is a TypeError."""
-    for name, value in unknown.items():
-        if name == "token_pos_in_items_len":
-            _refuse.unless((0,), token_pos_in_items_len=value)
-        elif name in UNSUPPORTED_IN_PLAN:
+def items_of_plan(more):
+    """The words of multi-item scoring. cuDNN's and TensorRT-LLM's are refused; a word that FlashInfer lacks too is a
+    TypeError."""
+    for name, value in more.items():
+        if name in UNSUPPORTED_IN_PLAN:
             _refuse.unless_none(**{name: value})
-        else:
+        elif name not in ITEMS:
             raise TypeError(f"plan() got an unexpected keyword argument {name!r}")
+    return [more.get(name) for name in ITEMS]
+
+
+def items_tensors(prefix_len, places, items_len, longest, num_requests, device):
+    """("items", tensors, params) of several items behind each request's prefix: prefix_len [num_requests], places
+    [num_requests * items_len], each token's place in its item, 0 between items. The longest item is FlashInfer's hint.
+    """
+    given = [prefix_len is not None, places is not None, bool(items_len)]
+    if not any(given) and longest is None:
+        return None, {}, {}
+    if not all(given) or len(prefix_len) < num_requests or places.numel() < num_requests * items_len:
+        raise InputError("Multi-item scoring takes prefix_len_ptr [num_requests], token_pos_in_items_ptr "
+                         "[num_requests * token_pos_in_items_len] and token_pos_in_items_len, for "
+                         f"{num_requests} requests.")
+    as_ints = lambda x: x.reshape(-1).to(device, torch.int32)  # noqa: E731
+    return "items", {"prefix_len": as_ints(prefix_len), "place_in_item": as_ints(places)}, {"items_len": items_len}
 
 
 def _begins(sizes):
@@ -79,8 +95,11 @@ class Prefill(Deprecated):
     def is_cuda_graph_enabled(self):
         return self._use_cuda_graph
 
-    def _plan(self, config, batch, kv_len, max_kv_tokens, *, custom_mask, packed_custom_mask, **words):
+    def _plan(self, config, batch, kv_len, max_kv_tokens, *, custom_mask, packed_custom_mask, items, **words):
         qo_len = batch["qo_indptr"].diff()
+        scoring, item_tensors, item_params = items_tensors(*items, len(qo_len), self.device)
+        if scoring and (self._use_cuda_graph or custom_mask is not None or packed_custom_mask is not None):
+            _refuse.unless_none(**dict(zip(ITEMS[:1], items)))  # no graph's buffer holds it, and no other mask beside
         if self._use_cuda_graph:
             if self._planned.limits is None:  # as FlashInfer: the first plan's rows are the most
                 self._planned.limits = {"max_requests": len(self._buffers["qo_indptr_buf"]) - 1,
@@ -88,7 +107,10 @@ class Prefill(Deprecated):
             mask, tensors = mask_in_buffers(custom_mask, packed_custom_mask, qo_len, kv_len, *self._mask_buffers)
         else:
             mask, tensors = mask_tensors(custom_mask, packed_custom_mask, qo_len, kv_len, self.device)
+        if scoring:
+            mask, tensors, words["causal"] = scoring, item_tensors, True
         parts, params = parts_of(mask=mask, **words)
+        params.update(item_params)
         self._window_left = words["window_left"]
         self._planned.plan(self.device, config, parts, batch, params, tensors)
 

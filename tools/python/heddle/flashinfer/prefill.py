@@ -3,7 +3,7 @@ import functools
 
 from heddle.flashinfer import _refuse
 from heddle.flashinfer._arguments import PageIds, config_of, host, page_lists, split_cache
-from heddle.flashinfer._prefill import Prefill, refuse_in_plan
+from heddle.flashinfer._prefill import Prefill, items_of_plan
 
 
 class BatchPrefillWithPagedKVCacheWrapper(Prefill):
@@ -24,11 +24,12 @@ class BatchPrefillWithPagedKVCacheWrapper(Prefill):
              head_dim_qk, page_size, head_dim_vo=None, custom_mask=None, packed_custom_mask=None, causal=False,
              pos_encoding_mode="NONE", use_fp16_qk_reduction=False, sm_scale=None, window_left=-1,
              logits_soft_cap=None, rope_scale=None, rope_theta=None, q_data_type="float16", kv_data_type=None,
-             o_data_type=None, non_blocking=True, fixed_split_size=None, disable_split_kv=False, **unknown):
-        """qo_indptr, paged_kv_indptr [batch + 1], paged_kv_last_page_len [batch] (best on the CPU)."""
+             o_data_type=None, non_blocking=True, fixed_split_size=None, disable_split_kv=False, **more):
+        """qo_indptr, paged_kv_indptr [batch + 1], paged_kv_last_page_len [batch] (best on the CPU). `more`: prefix_len_ptr, token_pos_in_items_ptr,
+        token_pos_in_items_len and max_item_len_ptr of multi-item scoring."""
         _refuse.unless((False,), use_fp16_qk_reduction=use_fp16_qk_reduction)
         _refuse.unless((None, head_dim_qk), head_dim_vo=head_dim_vo)
-        refuse_in_plan(unknown)
+        items = items_of_plan(more)
         config = config_of(num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim_qk,
                            page_size=page_size, q_data_type=q_data_type, kv_data_type=kv_data_type,
                            o_data_type=o_data_type, sm_scale=sm_scale, fixed_split_size=fixed_split_size,
@@ -39,7 +40,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Prefill):
         room = len(self._pages.buffer) * page_size if self._use_cuda_graph else 0
         self._plan(config, batch, kv_len, room, causal=causal, window_left=window_left,
                    logits_soft_cap=logits_soft_cap, custom_mask=custom_mask, packed_custom_mask=packed_custom_mask,
-                   pos_encoding_mode=pos_encoding_mode, rope_scale=rope_scale, rope_theta=rope_theta)
+                   pos_encoding_mode=pos_encoding_mode, rope_scale=rope_scale, rope_theta=rope_theta, items=items)
 
     begin_forward = plan
 
@@ -76,18 +77,19 @@ class BatchPrefillWithRaggedKVCacheWrapper(Prefill):
              packed_custom_mask=None, causal=False, pos_encoding_mode="NONE", use_fp16_qk_reduction=False,
              window_left=-1, logits_soft_cap=None, sm_scale=None, rope_scale=None, rope_theta=None,
              q_data_type="float16", kv_data_type=None, o_data_type=None, non_blocking=True, fixed_split_size=None,
-             disable_split_kv=False, **unknown):
-        """qo_indptr, kv_indptr [batch + 1] (best on the CPU)."""
+             disable_split_kv=False, **more):
+        """qo_indptr, kv_indptr [batch + 1] (best on the CPU). `more`: prefix_len_ptr, token_pos_in_items_ptr,
+        token_pos_in_items_len and max_item_len_ptr of multi-item scoring."""
         _refuse.unless((False,), use_fp16_qk_reduction=use_fp16_qk_reduction)
         _refuse.unless((None, head_dim_qk), head_dim_vo=head_dim_vo)
-        refuse_in_plan(unknown)
+        items = items_of_plan(more)
         config = config_of(num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim_qk, page_size=0,
                            q_data_type=q_data_type, kv_data_type=kv_data_type, o_data_type=o_data_type,
                            sm_scale=sm_scale, fixed_split_size=fixed_split_size, disable_split_kv=disable_split_kv)
         batch = {"qo_indptr": host(qo_indptr), "kv_indptr": host(kv_indptr)}
         self._plan(config, batch, batch["kv_indptr"].diff(), 0, causal=causal, window_left=window_left,
                    logits_soft_cap=logits_soft_cap, custom_mask=custom_mask, packed_custom_mask=packed_custom_mask,
-                   pos_encoding_mode=pos_encoding_mode, rope_scale=rope_scale, rope_theta=rope_theta)
+                   pos_encoding_mode=pos_encoding_mode, rope_scale=rope_scale, rope_theta=rope_theta, items=items)
 
     begin_forward = plan
 
