@@ -82,7 +82,7 @@ def main():
     parser.add_argument("--only", help="pytest's -k")
     parser.add_argument("--sample", type=int, default=60, help="at most so many tests a file; 0: all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--work", type=float, default=2e8, help="with --cpu: most products of a test")
+    parser.add_argument("--work", type=float, default=4e7, help="with --cpu: most products of a test")
     parser.add_argument("--seconds", type=int, default=120, help="time for one test")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/flashinfer"))
     given = parser.parse_args()

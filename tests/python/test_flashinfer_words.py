@@ -77,8 +77,8 @@ def test_several_new_tokens_a_request():
     check(wrapper.run(q, cache, return_lse=True), wanted)
     with pytest.raises(heddle.InputError, match="q_len_per_req is 2"):
         wrapper.run(q, cache, q_len_per_req=2)
-    planned = functools.partial(flashinfer.fast_decode_plan, wrapper)
-    planned(None, *LISTS[1:], *SIZES, data_type="bfloat16", global_override_indptr_cpu=LISTS[0])
+    wrapper.plan = functools.partial(flashinfer.fast_decode_plan, wrapper)
+    wrapper.plan(None, *LISTS[1:], *SIZES, data_type="bfloat16", global_override_indptr_cpu=LISTS[0])
     check(wrapper.run(q[:4], cache, return_lse=True), reference.batch(q.float().numpy(), range(5), keys_of))
 
 

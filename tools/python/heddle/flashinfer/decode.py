@@ -112,8 +112,8 @@ def fast_decode_plan(self, indptr, indices, last_page_len, num_qo_heads, num_kv_
                      global_override_indptr_cpu=None):
     """plan() of a decode wrapper, to be bound to it, with the page lists' begins already on the CPU if they are."""
     dtype = data_type if data_type is not None else q_data_type if q_data_type is not None else "float16"
-    self.plan(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu, indices, last_page_len,
-              num_qo_heads, num_kv_heads, head_dim, page_size, pos_encoding_mode, window_left, logits_soft_cap,
-              dtype, kv_data_type if data_type is None else data_type, None, None, sm_scale, rope_scale, rope_theta,
-              non_blocking, fixed_split_size=fixed_split_size, disable_split_kv=disable_split_kv,
-              q_len_per_req=q_len_per_req)
+    type(self).plan(  # self.plan may be this function
+        self, indptr if global_override_indptr_cpu is None else global_override_indptr_cpu, indices, last_page_len,
+        num_qo_heads, num_kv_heads, head_dim, page_size, pos_encoding_mode, window_left, logits_soft_cap, dtype,
+        kv_data_type if data_type is None else data_type, None, None, sm_scale, rope_scale, rope_theta, non_blocking,
+        fixed_split_size=fixed_split_size, disable_split_kv=disable_split_kv, q_len_per_req=q_len_per_req)
