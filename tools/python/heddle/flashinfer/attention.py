@@ -13,6 +13,8 @@ class BatchAttention:
     def __init__(self, kv_layout="NHD", device="cuda"):
         self._layout = _refuse.layout(kv_layout)
         self.device = torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
         self._pages = PageIds()
         self._planned = Planned()
 

@@ -3,6 +3,7 @@
 The two run one after the other: heddle's work list puts prefill and decode into one launch where both are requests of
 one paged batch, which is what BatchAttention plans.
 """
+from heddle import InputError
 from heddle.flashinfer import _refuse
 from heddle.flashinfer._arguments import Deprecated
 from heddle.flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper
@@ -21,7 +22,7 @@ class PODWithPagedKVCacheWrapper(Deprecated):
                             paged_kv_indices_buffer=paged_kv_indices_buffer,
                             paged_kv_last_page_len_buffer=paged_kv_last_page_len_buffer)
         self.device = float_workspace_buffer.device
-        self._layout, self._window_left = kv_layout, -1
+        self._layout, self._window_left, self._given = kv_layout, -1, None
         self._decode = BatchDecodeWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout)
 
     is_cuda_graph_enabled = False
@@ -46,6 +47,8 @@ class PODWithPagedKVCacheWrapper(Deprecated):
             use_fp16_qk_reduction=False, enable_pdl=None, *args):
         """q_p, k_p, v_p as of single_prefill_with_kv_cache, q_d and its cache as planned -> (o of the prefill, o of
         the decodes), each with its lse where return_lse_p or return_lse_d asks for it."""
+        if self._given is None:
+            raise InputError("run() was called before plan().")
         _refuse.unless_none(custom_mask_d=custom_mask_d, packed_custom_mask_d=packed_custom_mask_d, args=args or None)
         _refuse.unless((False,), use_fp16_qk_reduction=use_fp16_qk_reduction, causal_d=causal_d)
         # plan() has said these of the decodes; run() may repeat them.
@@ -68,6 +71,7 @@ class BatchPODWithPagedKVCacheWrapper(Deprecated):
 
     def __init__(self, float_workspace_buffer, kv_layout="NHD"):
         self.device = float_workspace_buffer.device
+        self._lists_p = None
         self._prefill = BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout)
         self._decode = BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout)
 
@@ -92,6 +96,8 @@ class BatchPODWithPagedKVCacheWrapper(Deprecated):
             causal_p=False, q_scale=None, k_scale=None, v_scale=None, return_lse=False, use_fp16_qk_reduction=False,
             enable_pdl=None):
         """-> (o of the prefills, o of the decodes); with return_lse ((o, o), (lse, lse)), base 2."""
+        if self._lists_p is None:
+            raise InputError("run() was called before plan().")
         _refuse.unless((False,), use_fp16_qk_reduction=use_fp16_qk_reduction)
         if self._planned_p != causal_p or custom_mask_p is not None or packed_custom_mask_p is not None:
             self._prefill.plan(*self._lists_p, *self._shape, causal=causal_p, custom_mask=custom_mask_p,

@@ -47,7 +47,8 @@ class BlockSparseAttentionWrapper(Deprecated):
              rope_scale=None, rope_theta=None, q_data_type="float16", kv_data_type=None, o_data_type=None,
              non_blocking=True, block_mask=None):
         """indptr [ceil(M / R) + 1], indices [indptr[-1]] columns of blocks (best on the CPU). mask bool
-        [indptr[-1], R, C] keeps some pairs of a block; packed_mask: its bits in FlashInfer's order."""
+        [indptr[-1], R, C] keeps some pairs of a block; packed_mask: its bits in FlashInfer's order. o_data_type: None, or
+        what q has."""
         _refuse.positions_of_blocks(causal, pos_encoding_mode, rope_scale, rope_theta)
         _refuse.unless((False,), use_fp16_qk_reduction=use_fp16_qk_reduction)
         _refuse.unless_none(block_mask=block_mask)
@@ -56,7 +57,7 @@ class BlockSparseAttentionWrapper(Deprecated):
         rows = (torch.arange(len(indptr), dtype=torch.int32) * R).clamp(max=M)
         config = config_of(num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, page_size=C,
                            q_data_type=q_data_type, kv_data_type=kv_data_type, sm_scale=sm_scale, max_qo_len=R,
-                           o_data_type=q_data_type if o_data_type in (None, "float16") else o_data_type)
+                           o_data_type=o_data_type)
         blocks = indptr.diff()
         flat = None if mask is None or packed_mask is not None else _flat_mask(mask, indptr, rows.diff())
         kind, tensors = mask_tensors(flat, packed_mask, rows.diff(), blocks * C, self.device)
