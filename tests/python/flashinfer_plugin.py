@@ -135,7 +135,7 @@ def pytest_configure(config):
 
 
 _RESULTS = pytest.StashKey()
-_ROWS = {"qo_len", "q_len", "seq_len", "M", "append_len"}
+_ROWS = {"qo_len", "q_len", "seq_len", "M", "append_len", "unique_kv_len"}
 _KEYS = {"kv_len", "N", "shared_kv_len", "seq_len", "initial_seq_len"}
 _HEADS = {"num_qo_heads", "num_heads", "gqa_group_size", "group_size", "num_kv_heads"}
 

@@ -30,7 +30,7 @@ def items_tensors(prefix_len, places, items_len, longest, num_requests, device):
     given = [prefix_len is not None, places is not None, bool(items_len)]
     if not any(given) and longest is None:
         return None, {}, {}
-    if not all(given) or len(prefix_len) < num_requests or places.numel() < num_requests * items_len:
+    if not all(given) or prefix_len.numel() < num_requests or places.numel() < num_requests * items_len:
         raise InputError("Multi-item scoring takes prefix_len_ptr [num_requests], token_pos_in_items_ptr "
                          "[num_requests * token_pos_in_items_len] and token_pos_in_items_len, for "
                          f"{num_requests} requests.")
