@@ -11,6 +11,7 @@ sample of a fixed seed, spread evenly over the test functions, and counts what b
 --heddle-cpu runs the tests without a GPU: every "cuda" becomes "cpu", and a test that captures a graph is skipped.
 """
 import collections
+import importlib
 import importlib.util
 import json
 import random
@@ -57,7 +58,7 @@ class Missing:
 
 
 class Module(types.ModuleType):
-    """A module of FlashInfer's: what `names` has, then what heddle.flashinfer has, then Missing."""
+    """A module of FlashInfer's: what `names` has, then what heddle's module of this name has, then Missing."""
 
     def __init__(self, name, **names):
         super().__init__(name)
@@ -67,10 +68,11 @@ class Module(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        import heddle.flashinfer
-        if self.__name__.count(".") < 2 and name in heddle.flashinfer.__all__:
-            return getattr(heddle.flashinfer, name)
-        return Missing(f"{self.__name__}.{name}")
+        ours = f"heddle.{self.__name__}"
+        try:
+            return getattr(importlib.import_module(ours), name)
+        except (ImportError, AttributeError):
+            return Missing(f"{self.__name__}.{name}")
 
 
 def utils(capability):

@@ -200,3 +200,12 @@ def test_prefill_and_decode_from_one_call():
         o, lse = both.run(q, cache, q[:4], cache, causal_p=causal, return_lse=True)
         check((o[0], lse[0]), reference.batch(f[0], QO, keys_of, causal=causal))
         check((o[1], lse[1]), reference.batch(f[0], range(5), keys_of))
+
+
+def test_names_lie_where_flashinfer_has_them():
+    from heddle.flashinfer import attention, cascade, decode, page, pod, prefill, quantization, sparse
+    rooms = attention, cascade, decode, page, pod, prefill, quantization, sparse
+    for name in flashinfer.__all__:
+        assert name == "attention_sink_decl" or any(hasattr(room, name) for room in rooms), name
+    with pytest.raises(AttributeError, match="no 'BatchMLAPagedAttentionWrapper': .* not MLA"):
+        flashinfer.BatchMLAPagedAttentionWrapper

@@ -46,3 +46,9 @@ __all__ = [
     "segment_packbits", "single_decode_with_kv_cache", "single_prefill_with_kv_cache",
     "single_prefill_with_kv_cache_return_lse",
 ]
+
+
+def __getattr__(name):
+    raise AttributeError(f"heddle.flashinfer has no {name!r}: of FlashInfer it has attention of single requests, of "
+                         "batches over pages and ragged rows, in blocks, in levels and of POD, merging of states and "
+                         "appending to pages; not MLA, FP8 or FP4, cuDNN or TensorRT-LLM, and nothing beside attention.")

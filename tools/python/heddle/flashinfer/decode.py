@@ -4,9 +4,10 @@ import functools
 import torch
 
 from heddle import InputError
-from heddle.flashinfer import _refuse
 from heddle._planned import Planned
+from heddle.flashinfer import _refuse
 from heddle.flashinfer._arguments import Deprecated, PageIds, config_of, page_lists, parts_of, scale_of, split_cache
+from heddle.flashinfer.single import single_decode_with_kv_cache  # noqa: F401 (FlashInfer has it here)
 
 
 class BatchDecodeWithPagedKVCacheWrapper(Deprecated):

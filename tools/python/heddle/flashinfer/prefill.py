@@ -4,6 +4,10 @@ import functools
 from heddle.flashinfer import _refuse
 from heddle.flashinfer._arguments import PageIds, config_of, host, page_lists, split_cache
 from heddle.flashinfer._prefill import Prefill, items_of_plan
+from heddle.flashinfer.single import (  # noqa: F401 (FlashInfer has them here)
+    single_prefill_with_kv_cache,
+    single_prefill_with_kv_cache_return_lse,
+)
 
 
 class BatchPrefillWithPagedKVCacheWrapper(Prefill):
