@@ -168,17 +168,15 @@ def test_what_is_not_supported_is_refused_by_name():
     q = tensor(4, HEADS, DIM)
     decode.plan(*lists, *sizes, data_type="bfloat16")
     refused = [
-        (lambda: decode.plan(*lists, *sizes, pos_encoding_mode="ROPE_LLAMA"), "pos_encoding_mode='ROPE_LLAMA'"),
+        (lambda: decode.plan(*lists, *sizes, pos_encoding_mode="ROPE_GPTJ"), "pos_encoding_mode='ROPE_GPTJ'"),
         (lambda: decode.plan(*lists, *sizes, rope_theta=1e4), "rope_theta=10000.0"),
-        (lambda: decode.plan(*lists, *sizes, q_len_per_req=2), "q_len_per_req=2"),
-        (lambda: decode.plan(*lists, *sizes, disable_split_kv=True), "disable_split_kv=True"),
         (lambda: decode.plan(*lists, *sizes, q_data_type="bfloat16", o_data_type="float32"), "o_data_type='float32'"),
-        (lambda: decode.run(q, cache, k_scale=0.5), "k_scale=0.5"),
+        (lambda: flashinfer.BatchPrefillWithPagedKVCacheWrapper(BUFFER, jit_args=["uri"]), "jit_args name a variant"),
         (lambda: decode.run(q, cache, window_left=7), "window_left=7"),
         (lambda: decode.run(q, cache, kv_cache_sf=q), "kv_cache_sf=tensor"),
         (lambda: prefill.plan(torch.tensor(QO), *lists, *sizes, use_fp16_qk_reduction=True), "use_fp16_qk_reduction"),
         (lambda: prefill.plan(torch.tensor(QO), *lists, *sizes, head_dim_vo=64), "head_dim_vo=64"),
-        (lambda: prefill.plan(torch.tensor(QO), *lists, *sizes, token_pos_in_items_len=3), "token_pos_in_items_len=3"),
+        (lambda: prefill.plan(torch.tensor(QO), *lists, *sizes, block_tables=q), "block_tables=tensor"),
         (lambda: flashinfer.BatchDecodeWithPagedKVCacheWrapper(BUFFER, backend="trtllm-gen"), "backend='trtllm-gen'"),
         (lambda: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(BUFFER, "HND"), "kv_layout='HND'"),
     ]

@@ -24,6 +24,7 @@ class Planned:
     def __init__(self, limits=None):
         self.limits = limits
         self.with_sinks = False  # as run() last wanted it
+        self.with_scale = False  # whether a run() ever wanted one
         self.device = self.config = self.parts = self.batch = self.params = None
         self.attention = self.workspace = None
         self._room = None
@@ -51,7 +52,8 @@ class Planned:
             self.plan(device, config, parts, batch, params, tensors)
 
     def _plan(self):
-        attention = _variants.attention(self.device, sinks=self.with_sinks, **self.parts, **self.config)
+        attention = _variants.attention(self.device, sinks=self.with_sinks, scale=self.with_scale, **self.parts,
+                                        **self.config)
         needed = self._needed()
         if attention is not self.attention or not self._fits(needed):
             if self.limits and attention is self.attention:
@@ -75,20 +77,24 @@ class Planned:
         before = self._room[word] if self._room else 0
         return before if count <= before else max(count, 2 * before, 16)
 
-    def run(self, q, k, v, *, out, lse, return_lse, sinks, v_scale, layout, kv_indices=None):
+    def run(self, q, k, v, *, out, lse, return_lse, sinks, v_scale, layout, kv_indices=None, scale=1.0):
+        """`scale`: a factor of the logits, beside config's sm_scale."""
         if self.batch is None:
             raise InputError("run() was called before plan().")
-        if (sinks is not None) != self.with_sinks:
-            # FlashInfer names sinks in run() alone. From now on plan() plans with, or without them.
-            self.with_sinks = sinks is not None
+        with_scale = self.with_scale or scale != 1
+        if (sinks is not None, with_scale) != (self.with_sinks, self.with_scale):
+            # FlashInfer names sinks and scales in run() alone. From now on plan() plans with them; without sinks
+            # where run() names none.
+            self.with_sinks, self.with_scale = sinks is not None, with_scale
             self._plan()
+        params = {**self.params, "scale": scale} if with_scale else self.params
         tensors = {**self.tensors, "sinks": sinks} if self.with_sinks else self.tensors
         out = torch.empty_like(q) if out is None else out
         if return_lse and lse is None:
             lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         self.attention.run(self.workspace, q, k, v, out, kv_indices=kv_indices, lse=lse, layout=layout,
-                           params=self.params, tensors=tensors or None)
-        if v_scale is not None and v_scale != 1:
+                           params=params, tensors=tensors or None)
+        if v_scale is not None and not (isinstance(v_scale, (int, float)) and v_scale == 1):
             out.mul_(v_scale)
         if lse is not None:
             lse.mul_(_variants.LOG2_E)
