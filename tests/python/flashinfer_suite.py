@@ -6,7 +6,7 @@
 
 Each file runs in a process of its own under flashinfer_plugin.py, which says how tests are chosen and counted. --cpu
 needs no GPU. It takes tests of few products only, for the CPU device is slow. The table and the JSON go to --out.
-Needs PyTorch, pytest and SciPy (test_block_sparse.py). Exit code 1 where a test failed or ran out of time.
+Needs PyTorch, pytest, SciPy and einops. Exit code 1 where a test failed or ran out of time.
 """
 import argparse
 import collections
@@ -30,7 +30,7 @@ def run_file(name, given, out):
     if not test.exists():
         return {"error": f"{test} is not there"}
     path = out / f"{name}.json"
-    if given.keep and path.exists() and "tests" in (found := json.loads(path.read_text())):
+    if given.keep and path.exists() and (found := json.loads(path.read_text())).get("collected"):
         return found
     path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "flashinfer_plugin",
@@ -45,7 +45,7 @@ def run_file(name, given, out):
         subprocess.run(command, stdout=text, stderr=subprocess.STDOUT,
                        env={"HEDDLE_CACHE_DIR": str(out / "cache"), **os.environ, "PYTHONDONTWRITEBYTECODE": "1",
                             "PYTHONPATH": os.pathsep.join(paths)})
-    if not path.exists() or "tests" not in (found := json.loads(path.read_text())):
+    if not path.exists() or not (found := json.loads(path.read_text())).get("collected"):
         return {"error": f"the file could not be run, {log} says why"}
     return found
 

@@ -154,6 +154,8 @@ def test_several_items_behind_a_prefix():
     check(wrapper.run(q, k, v, return_lse=True), reference.batch(f[0], qo_indptr, keys_of, mask=mask))
     with pytest.raises(heddle.InputError, match="token_pos_in_items_len, for 2 requests"):
         plan()
+    with pytest.raises(heddle.InputError, match=r"\[8, 6\] keys behind their prefixes; .* is 8, and .* has 13 entries"):
+        plan(token_pos_in_items_ptr=torch.tensor([*places[0], *places[1][:5]], dtype=torch.uint16))
     wrapper.plan(torch.tensor([0, 12]), torch.tensor([0, 12]), HEADS, KV_HEADS, DIM, q_data_type=torch.bfloat16,
                  prefix_len_ptr=torch.tensor(4), token_pos_in_items_len=8, token_pos_in_items_ptr=torch.tensor(places[0]))
     wanted = reference.attention(f[0][:12], f[1][:12], f[2][:12], mask=mask(0))

@@ -23,17 +23,22 @@ def items_of_plan(more):
     return [more.get(name) for name in ITEMS]
 
 
-def items_tensors(prefix_len, places, items_len, longest, num_requests, device):
+def items_tensors(prefix_len, places, items_len, longest, kv_len, device):
     """("items", tensors, params) of several items behind each request's prefix: prefix_len [num_requests], places
     [num_requests * items_len], each token's place in its item, 0 between items. The longest item is FlashInfer's hint.
     """
     given = [prefix_len is not None, places is not None, bool(items_len)]
     if not any(given) and longest is None:
         return None, {}, {}
-    if not all(given) or prefix_len.numel() < num_requests or places.numel() < num_requests * items_len:
+    if not all(given) or prefix_len.numel() < len(kv_len):
         raise InputError("Multi-item scoring takes prefix_len_ptr [num_requests], token_pos_in_items_ptr "
                          "[num_requests * token_pos_in_items_len] and token_pos_in_items_len, for "
-                         f"{num_requests} requests.")
+                         f"{len(kv_len)} requests.")
+    behind = kv_len.long() - prefix_len.reshape(-1)[:len(kv_len)].to("cpu", torch.int64)
+    needed = items_len * (len(kv_len) - 1) + int(behind[-1]) if len(kv_len) else 0
+    if bool((behind > items_len).any()) or places.numel() < needed:
+        raise InputError(f"The requests have {behind.tolist()} keys behind their prefixes; token_pos_in_items_len is "
+                         f"{items_len}, and token_pos_in_items_ptr has {places.numel()} entries.")
     as_ints = lambda x: x.reshape(-1).to(device, torch.int32)  # noqa: E731
     return "items", {"prefix_len": as_ints(prefix_len), "place_in_item": as_ints(places)}, {"items_len": items_len}
 
@@ -97,7 +102,7 @@ class Prefill(Deprecated):
 
     def _plan(self, config, batch, kv_len, max_kv_tokens, *, custom_mask, packed_custom_mask, items, **words):
         qo_len = batch["qo_indptr"].diff()
-        scoring, item_tensors, item_params = items_tensors(*items, len(qo_len), self.device)
+        scoring, item_tensors, item_params = items_tensors(*items, kv_len, self.device)
         if scoring and (self._use_cuda_graph or custom_mask is not None or packed_custom_mask is not None):
             _refuse.unless_none(**dict(zip(ITEMS[:1], items)))  # no graph's buffer holds it, and no other mask beside
         if self._use_cuda_graph:
