@@ -137,8 +137,8 @@ def pytest_configure(config):
 
 
 _RESULTS = pytest.StashKey()
-_ROWS = {"qo_len", "q_len", "seq_len", "M", "append_len", "unique_kv_len"}
-_KEYS = {"kv_len", "N", "shared_kv_len", "seq_len", "initial_seq_len"}
+_ROWS = {"qo_len", "q_len", "seq_len", "M", "append_len", "unique_kv_len", "chunk_size"}
+_KEYS = {"kv_len", "N", "shared_kv_len", "seq_len", "initial_seq_len", "historical_len"}
 _HEADS = {"num_qo_heads", "num_heads", "gqa_group_size", "group_size", "num_kv_heads"}
 
 
@@ -152,6 +152,9 @@ def work_of(item):
         heads *= numbers.get("num_kv_heads", 1)
     decode = "decode" in item.name.split("[")[0] or given.get("stage") == "decode"
     pairs = given.get("seq_len_pairs")
+    if "indptr_config" in given:
+        qo, kv, _ = given["indptr_config"]
+        pairs = [(kv[i + 1] - kv[i], qo[i + 1] - qo[i]) for i in range(len(qo) - 1)]
     cells = sum(kv * qo for kv, qo in pairs) if pairs is not None else (
         most({"batch_size"}, 1) * (1 if decode else most(_ROWS, 1)) * most(_KEYS, 128))
     return cells * heads * most({"head_dim"}, 128)
