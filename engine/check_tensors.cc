@@ -45,6 +45,12 @@ void check_size(const char* name, const char* axis, std::int64_t found, std::int
        at_least ? "at least " : "", wanted);
 }
 
+void check_written(const char* name, const Tensor& t, const char* why) {
+  for (int axis = 0; axis < t.rank; ++axis)
+    if (t.shape[axis] > 1 && t.strides[axis] == 0)
+      fail(ErrorKind::invalid_argument, "Tensor {} has stride 0 on axis {}; {}.", name, axis, why);
+}
+
 void check_lse(const char* name, const Tensor& t) {
   check_array(name, t, DType::f32, 2);
   if (reinterpret_cast<std::uintptr_t>(t.data) % sizeof(float) != 0)
@@ -52,14 +58,6 @@ void check_lse(const char* name, const Tensor& t) {
 }
 
 namespace {
-
-// K and V may be read twice (heads expanded with stride 0); what is written may not be.
-void check_rows_apart(const char* name, const Tensor& t) {
-  for (int axis = 0; axis < 2; ++axis)
-    if (t.shape[axis] > 1 && t.strides[axis] == 0)
-      fail(ErrorKind::invalid_argument, "Tensor {} has stride 0 on axis {}; its rows would overwrite each other.", name,
-           axis);
-}
 
 struct KvStrides {
   std::int64_t page, row, head;
@@ -90,7 +88,7 @@ void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& 
     check_size(name, "num_qo_heads", t->shape[1], a.config.num_qo_heads);
     check_size(name, "head_dim", t->shape[2], a.config.head_dim);
   }
-  check_rows_apart("o", tensors.o);
+  check_written("o", tensors.o, "its rows would overwrite each other");
   if (!tensors.lse.data) return;
   if (!a.variant.use_softmax)
     fail(ErrorKind::invalid_argument, "Variant {} has no softmax, so it has no lse to write; leave lse out.",
@@ -98,7 +96,7 @@ void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& 
   check_lse("lse", tensors.lse);
   check_size("lse", "rows", tensors.lse.shape[0], ws.summary.num_qo_rows, true);
   check_size("lse", "num_qo_heads", tensors.lse.shape[1], a.config.num_qo_heads);
-  check_rows_apart("lse", tensors.lse);
+  check_written("lse", tensors.lse, "its rows would overwrite each other");
 }
 
 void check_indices(const AttentionState& a, const WorkspaceState& ws, const std::int32_t* kv_indices) {
@@ -109,14 +107,6 @@ void check_indices(const AttentionState& a, const WorkspaceState& ws, const std:
   if (reinterpret_cast<std::uintptr_t>(kv_indices) % 4 != 0)
     fail(ErrorKind::invalid_argument, "kv_indices starts at {}, which is not a multiple of 4 bytes.",
          static_cast<const void*>(kv_indices));
-}
-
-// Where rows are written, each needs a place of its own.
-void check_written(const char* name, const Tensor& t) {
-  for (int axis = 0; axis < t.rank; ++axis)
-    if (t.shape[axis] > 1 && t.strides[axis] == 0)
-      fail(ErrorKind::invalid_argument, "Tensor {} has stride 0 on axis {}; append_kv writes there, so it must not be 0.", name,
-           axis);
 }
 
 // First byte and the one behind the last of the elements that a tensor reaches; equal where it has none.
@@ -154,7 +144,7 @@ AppendKvParams::Side check_side(const AttentionState& a, const WorkspaceState& w
   check_size(new_name, "num_kv_heads", rows.shape[1], a.config.num_kv_heads);
   check_size(new_name, "head_dim", rows.shape[2], a.config.head_dim);
   const KvStrides strides = check_kv(name, to, a, ws, tensors.layout);
-  check_written(name, to);
+  check_written(name, to, "append_kv writes there, so it must not be 0");
   return {rows.data, to.data, rows.strides[0], rows.strides[1], strides.page, strides.row, strides.head};
 }
 

@@ -19,6 +19,8 @@ void check_new_rows(std::span<const std::byte> plan);
 
 // Rows of 16-bit or f32 elements that are copied 16 bytes at a time: data, dtype, rank, sizes, strides.
 void check_rows(const char* name, const Tensor& tensor, DType dtype, int rank);
+// What is read may have rows that share memory (heads expanded with stride 0); what is written may not.
+void check_written(const char* name, const Tensor& tensor, const char* why);
 void check_lse(const char* name, const Tensor& tensor);
 void check_size(const char* name, const char* axis, std::int64_t found, std::int64_t wanted, bool at_least = false);
 

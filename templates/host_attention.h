@@ -163,7 +163,7 @@ class HostAttention {
         if constexpr (Hooks::has_logits_mask)
           if (!hooks_.logits_mask(logit, c)) continue;
         read_v(item, kv, x);
-        add_key(state, logit, x);
+        add_key(state, logit, x.data());
       }
     }
     c.kv_pos = -1;
@@ -179,7 +179,8 @@ class HostAttention {
     }
   }
 
-  void add_key(State& state, float logit, const std::vector<float>& v) const {
+  // One key of value v; a state that was kept counts as one, of its lse and normalised o.
+  void add_key(State& state, float logit, const float* v) const {
     float weight = logit;
     if constexpr (Hooks::use_softmax) {
       const float max = logit > state.max || logit != logit ? logit : state.max;
@@ -245,18 +246,7 @@ class HostAttention {
   void add_state(State& state, const float* from_o, const float* from_lse, int64_t row) const {
     const float lse = from_lse[row] * 0.6931471805599453f;
     if (lse == -std::numeric_limits<float>::infinity()) return;
-    float weight = 1;
-    if constexpr (Hooks::use_softmax) {
-      const float max = lse > state.max ? lse : state.max;
-      const float rescale = std::exp(state.max - max);
-      weight = std::exp(lse - max);
-      state.max = max;
-      state.sum = state.sum * rescale + weight;
-      for (float& o : state.o) o *= rescale;
-    } else {
-      state.max = 0, state.sum = 1;
-    }
-    for (int d = 0; d < p_.head_dim; ++d) state.o[d] += weight * from_o[row * p_.head_dim + d];
+    add_key(state, Hooks::use_softmax ? lse : 1.0f, from_o + row * p_.head_dim);
   }
 
   const AttentionParams& p_;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tests/draw.h"
 #include "tools/half.h"
 
 namespace heddle_tests {
@@ -12,19 +13,6 @@ namespace heddle_tests {
 using namespace heddle;
 using tools::DeviceMemory;
 using tools::Random;
-
-namespace {
-
-std::int64_t spread(Random& random, std::int64_t tight) { return tight + 8 * random.below(3); }
-
-template <class T>
-DeviceMemory upload(const Engine& engine, const std::vector<T>& host) {
-  DeviceMemory memory(engine, std::max<std::size_t>(16, host.size() * sizeof(T)));
-  memory.write(0, std::as_bytes(std::span(host)));
-  return memory;
-}
-
-}  // namespace
 
 std::string AppendShape::describe() const {
   return fmt::format("{} {} append_kv {} heads {},{},{} page {} {} qo [{}] kv [{}]", config.variant, name_of(config.kv_dtype),

@@ -5,6 +5,7 @@
 #include "tests/append_case.h"
 #include "tests/append_step.h"
 #include "tests/catch.h"
+#include "tests/draw.h"
 #include "tests/engine_support.h"
 #include "tests/variant_formulas.h"
 
@@ -13,8 +14,6 @@ using namespace heddle_tests;
 using tools::Random;
 
 namespace {
-
-int pick(Random& random, std::initializer_list<int> values) { return values.begin()[random.below(int(values.size()))]; }
 
 AttentionConfig random_append_config(Random& random, const std::string& variant, AppendKv mode) {
   const int kv_heads = pick(random, {1, 2, 3, 8}), group = pick(random, {1, 3, 4, 7, 20});

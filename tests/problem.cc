@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/driver.h"
+#include "tests/draw.h"
 #include "tools/half.h"
 
 namespace heddle_tests {
@@ -21,19 +22,6 @@ namespace {
 constexpr std::uint16_t kPoison = tools::kHalfNan;
 constexpr double kLseAllowed = 1e-3;     // relative above 1: f32 logits, ex2.approx and lg2.approx
 constexpr double kNoise = 2e-6;          // f32 sums, where a plain computation rounds nothing
-
-std::int64_t spread(Random& random, std::int64_t tight) { return tight + 8 * random.below(3); }
-
-int pick(Random& random, std::initializer_list<int> values) {
-  return values.begin()[random.below(static_cast<int>(values.size()))];
-}
-
-template <class T>
-DeviceMemory upload(const Engine& engine, const std::vector<T>& host) {
-  DeviceMemory memory(engine, std::max<std::size_t>(16, host.size() * sizeof(T)));
-  memory.write(0, std::as_bytes(std::span(host)));
-  return memory;
-}
 
 }  // namespace
 
