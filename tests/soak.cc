@@ -153,7 +153,9 @@ class Soak {
 Soak::Soak(const SoakOptions& options) : options_(options), random_(options.seed) {}
 
 AttentionConfig Soak::draw_config(const LaneKind& kind) {
-  const int kv_heads = pick(random_, {1, 2}), group = pick(random_, {1, 4, 8});
+  // More heads make sharing worth its cost.
+  const int kv_heads = kind.share_prefixes ? 2 : pick(random_, {1, 2});
+  const int group = kind.share_prefixes ? 4 : pick(random_, {1, 4, 8});
   AttentionConfig config{.variant = kind.variant,
                          .num_qo_heads = kv_heads * group,
                          .num_kv_heads = kv_heads,

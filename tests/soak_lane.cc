@@ -15,8 +15,20 @@ using tools::DeviceMemory;
 
 namespace {
 
-constexpr int kRequests = 16, kRows = 256, kKeys = 8192;  // most of a batch
-constexpr int kTallest = 70, kLongest = 2048;             // most of a request
+constexpr int kRequests = 16, kRows = 256;  // most of a batch
+constexpr int kTallest = 70, kLongest = 2048,
+              kOwn = 200;  // most of a request; keys behind a prefix
+// Only long prefixes are worth sharing on a GPU.
+constexpr int kPrefix = 9000, kPrefixOnCpu = 600;
+
+int most_keys(const AttentionConfig& config) {
+  return config.share_prefixes ? kRequests * (kPrefix + kTallest + kOwn) : 8192;
+}
+
+// Keys that the pages hold: of two prefixes, where prefixes are shared.
+int pool_keys(const AttentionConfig& config) {
+  return config.share_prefixes ? 2 * kPrefix + kRequests * (kTallest + kOwn) : most_keys(config);
+}
 constexpr double kLseAllowed = 2e-3, kNoise = 2e-6;
 
 // The variant's own tensors lie at fixed addresses too, large enough for every batch.
@@ -64,8 +76,9 @@ SoakLane::SoakLane(const Engine& engine, Attention attention, std::uint64_t seed
       params_(random_params(random_, attention_.variant(), false)),
       own_(engine, attention_.variant(), largest_words(config_), with(params_, config_.constants),
            seed + 1),
-      indices_(engine, (kKeys + kRequests) * 4) {
-  const int page_rows = std::max(1, config_.page_size), num_pages = kKeys / page_rows + kRequests;
+      indices_(engine, std::size_t(most_keys(config_)) * 4) {
+  const int page_rows = std::max(1, config_.page_size);
+  const int num_pages = pool_keys(config_) / page_rows + 2 * kRequests;  // one is begun a request
   for (int page = 0; page < num_pages; ++page) shuffled_.push_back(page);
   make_pool(q_, std::int64_t(kRows) * config_.num_qo_heads);
   for (Pool* pool : {&k_, &v_})
@@ -74,7 +87,7 @@ SoakLane::SoakLane(const Engine& engine, Attention attention, std::uint64_t seed
     make_pool(*pool, std::int64_t(kRows) * config_.num_kv_heads);
   const Maxima maxima{.max_requests = kRequests,
                       .max_qo_rows = kRows,
-                      .max_kv_tokens = kKeys,
+                      .max_kv_tokens = most_keys(config_),
                       .max_qo_len = config_.max_qo_len};
   for (Side& side : sides_) {
     side.workspace = attention_.workspace(maxima);
@@ -121,23 +134,33 @@ void SoakLane::draw(bool is_small) {
     for (Pool* pool : {&q_, &new_k_, &new_v_}) refill(*pool);
   draw_lengths(is_small);
   draw_pages();
-  if (config_.share_prefixes) share_pages();
   indices_.write(0, std::as_bytes(std::span(kv_indices_)));
-  if (appends()) store_new_rows();
+}
+
+// Graphs must serve batches with and without shared prefixes. The reference is slow over long ones.
+int SoakLane::draw_prefix(bool is_small) {
+  if (!config_.share_prefixes) return 0;
+  const int most = engine_.device().kind == DeviceKind::cuda ? kPrefix : kPrefixOnCpu;
+  if (random_.below(is_small ? 16 : 2)) return random_.below(300);
+  return most / 2 + random_.below(most / 2);
 }
 
 void SoakLane::draw_lengths(bool is_small) {
   qo_indptr_ = {0};
   kv_lens_.clear();
-  prefix_ = config_.share_prefixes ? random_.below(is_small ? 300 : 1000) : 0;
-  int keys = kKeys;
-  const int requests = is_small ? 1 + random_.below(4) : random_.below(kRequests + 1);
+  prefix_ = draw_prefix(is_small);
+  const bool is_shared = prefix_ >= kPrefixOnCpu / 2;
+  const int requests = is_shared  ? kRequests - random_.below(4)
+                       : is_small ? 1 + random_.below(4)
+                                  : random_.below(kRequests + 1);
+  int keys = most_keys(config_);
   for (int r = 0; r < requests; ++r) {
-    if (keys < kLongest || kRows - qo_indptr_.back() < kTallest) break;
-    int qo = random_.below(3) ? 1 : random_.below(is_small ? 12 : kTallest + 1);
+    if (keys < prefix_ + kLongest || kRows - qo_indptr_.back() < kTallest) break;
+    const int tallest = !is_small ? kTallest : is_shared ? 2 : 12;
+    int qo = random_.below(3) ? 1 : random_.below(tallest + 1);
     if (config_.max_qo_len) qo = std::min(qo, config_.max_qo_len);
     const bool is_long = r == 0 && !config_.share_prefixes;
-    int kv = prefix_ + random_.below(!is_long ? 200 : is_small ? 700 : kLongest - kTallest);
+    int kv = prefix_ + random_.below(!is_long ? kOwn : is_small ? 700 : kLongest - kTallest);
     if (appends()) kv += qo;
     // A page keeps rows as they were turned; the reference turns all of them, so all are new.
     if (config_.append_kv == AppendKv::transform) kv = qo;
@@ -147,28 +170,28 @@ void SoakLane::draw_lengths(bool is_small) {
   }
 }
 
+// Shared are whole pages of old keys: nobody writes where another reads.
 void SoakLane::draw_pages() {
   kv_indptr_ = {0};
   last_page_len_.clear();
   kv_indices_.clear();
-  for (const int kv : kv_lens_) {
-    const int rows = std::max(1, config_.page_size), pages = (kv + rows - 1) / rows;
+  const int rows = std::max(1, config_.page_size), apart = random_.below(kRequests);
+  int used = 0;
+  for (int r = 0; r < num_requests(); ++r) {
+    const int kv = kv_lens_[r], pages = (kv + rows - 1) / rows;
     kv_indptr_.push_back(kv_indptr_.back() + pages);
     last_page_len_.push_back(kv == 0 ? 0 : kv - (pages - 1) * rows);
+    if (config_.page_size == 0) continue;
+    const int shared = r == 0 || r == apart ? 0 : prefix_ / rows;
+    for (int i = 0; i < pages; ++i)
+      kv_indices_.push_back(i < shared ? kv_indices_[kv_indptr_[r - 1] + i] : draw_page(used++));
   }
-  if (config_.page_size == 0) return;
-  const int all = int(shuffled_.size());
-  for (int i = 0; i < kv_indptr_.back(); ++i)
-    std::swap(shuffled_[i], shuffled_[i + random_.below(all - i)]);
-  kv_indices_.assign(shuffled_.begin(), shuffled_.begin() + kv_indptr_.back());
 }
 
-// Whole pages of old keys: nobody writes where another reads.
-void SoakLane::share_pages() {
-  for (int r = 1; r < num_requests(); ++r)
-    if (random_.below(4))
-      std::copy_n(kv_indices_.begin() + kv_indptr_[r - 1], prefix_ / config_.page_size,
-                  kv_indices_.begin() + kv_indptr_[r]);
+// The next of a shuffle that goes only as far as it must.
+std::int32_t SoakLane::draw_page(int index) {
+  std::swap(shuffled_[index], shuffled_[index + random_.below(int(shuffled_.size()) - index)]);
+  return shuffled_[index];
 }
 
 // The host's copy of what append_kv() will do.
@@ -269,6 +292,7 @@ void SoakLane::launch(std::span<const Stream> streams, SoakCounts& counts) {
   const auto any = [&] { return streams[std::size_t(random_.below(int(streams.size())))]; };
   auto& [replayed, direct] = sides_;
   const int all = num_requests();
+  if (appends()) store_new_rows();
   const Stream stream = any();
   poison(replayed, stream);
   // Plans and replays of other batches that may still run when the next plan is made.

@@ -53,9 +53,10 @@ class SoakLane {
   void make_pool(Pool& pool, std::int64_t rows);
   void refill(Pool& pool);
   void capture(heddle::Stream stream);
+  int draw_prefix(bool is_small);
   void draw_lengths(bool is_small);
   void draw_pages();
-  void share_pages();
+  std::int32_t draw_page(int index);
   void store_new_rows();
   heddle::Batch first_requests(int count) const;
   heddle::Tensor pages(const Pool& pool) const;
