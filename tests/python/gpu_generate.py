@@ -42,7 +42,7 @@ SIZES = {"vocab_size": 4096, "hidden_size": 1024, "intermediate_size": 2048, "nu
 SMALL = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 # Every expert takes part: which ones are the better may hang on a rounding.
-EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 4, "head_dim": 64}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 4, "head_dim": 64, "experts_implementation": "eager"}
 MODELS = {
     "llama": ("LlamaConfig", {}),
     "mistral": ("MistralConfig", {"sliding_window": WINDOW}),
