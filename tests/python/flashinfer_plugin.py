@@ -7,6 +7,10 @@ sample of a fixed seed, spread evenly over the test functions, and counts what b
   passed, failed, skipped   as pytest says
   refused                   heddle said no in a sentence (a heddle.Error), wherever in the test
   timeout                   past --heddle-seconds
+  unreached                 not begun before --heddle-until
+
+Each outcome is written to --heddle-out at once, a line each. Tests that the file already has are not run again: one that
+kills the process, or leaves the GPU in an error, costs its own outcome alone, and the next process goes on behind it.
 
 --heddle-cpu runs the tests without a GPU: every "cuda" becomes "cpu", and a test that captures a graph is skipped.
 """
@@ -14,10 +18,13 @@ import collections
 import importlib
 import importlib.util
 import json
+import os
+import pathlib
 import random
 import signal
 import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -122,7 +129,8 @@ def pytest_addoption(parser):
     group.addoption("--heddle-seed", type=int, default=1, help="of the sample")
     group.addoption("--heddle-work", type=float, default=0, help="only tests of at most so many products; 0: all")
     group.addoption("--heddle-seconds", type=int, default=120, help="time for one test")
-    group.addoption("--heddle-out", default="", help="JSON of the counts")
+    group.addoption("--heddle-until", type=float, default=0, help="no test is begun after this time (of time.time())")
+    group.addoption("--heddle-out", type=pathlib.Path, default=pathlib.Path("outcomes.jsonl"), help="a line an outcome")
 
 
 def pytest_configure(config):
@@ -133,10 +141,17 @@ def pytest_configure(config):
         flashinfer_on_cpu.install()
     install((lambda: (9, 0)) if on_cpu else torch.cuda.get_device_capability)
     skip_other_pythons()
-    config.stash[_RESULTS] = {}
 
 
-_RESULTS = pytest.StashKey()
+def write(config, **line):
+    with open(config.getoption("--heddle-out"), "a") as out:
+        out.write(json.dumps(line) + "\n")
+
+
+def key_of(item):
+    return item.nodeid.rsplit("/", 1)[-1]
+
+
 _ROWS = {"qo_len", "q_len", "seq_len", "M", "append_len", "unique_kv_len", "chunk_size"}
 _KEYS = {"kv_len", "N", "shared_kv_len", "seq_len", "initial_seq_len", "historical_len"}
 _HEADS = {"num_qo_heads", "num_heads", "gqa_group_size", "group_size", "num_kv_heads"}
@@ -160,26 +175,52 @@ def work_of(item):
     return cells * heads * most({"head_dim"}, 128)
 
 
+def sample_of(items, size, seed):
+    """Of every test function alike, in an order whose beginning is a sample as well."""
+    rng = random.Random(seed)
+    of_function = collections.defaultdict(list)
+    for item in items:
+        of_function[item.function.__name__].append(item)
+    for tests in of_function.values():
+        rng.shuffle(tests)
+    longest = max(map(len, of_function.values()), default=0)
+    rounds = [tests[i] for i in range(longest) for tests in of_function.values() if i < len(tests)]
+    return rounds[:size] if size else rounds
+
+
+def already_run(path):
+    """Tests with an outcome. One that was begun and has none took its process with it."""
+    begun, done = [], set()
+    for text in path.read_text().splitlines() if path.exists() else []:
+        line = json.loads(text)
+        if "begun" in line:
+            begun.append(line["begun"])
+        elif "test" in line:
+            done.add(line["test"])
+    return done, [test for test in begun if test not in done]
+
+
 def pytest_collection_modifyitems(config, items):
-    limit, size = config.getoption("--heddle-work"), config.getoption("--heddle-sample")
+    limit = config.getoption("--heddle-work")
     small = [item for item in items if not limit or work_of(item) <= limit]
-    kept = small
-    if size and len(small) > size:
-        rng = random.Random(config.getoption("--heddle-seed"))
-        of_function = collections.defaultdict(list)
-        for item in small:
-            of_function[item.function.__name__].append(item)
-        for tests in of_function.values():
-            rng.shuffle(tests)
-        rounds = [tests[i] for i in range(size) for tests in of_function.values() if i < len(tests)]
-        chosen = set(rounds[:size])
-        kept = [item for item in small if item in chosen]
-    config.stash[_RESULTS].update(collected=len(items), within_work=len(small), tests={})
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    kept = sample_of(small, config.getoption("--heddle-sample"), config.getoption("--heddle-seed"))
+    write(config, collected=len(items), within_work=len(small), kept=len(kept))
+    done, died = already_run(config.getoption("--heddle-out"))
+    for test in died:
+        write(config, test=test, outcome="failed", word="The process ended in this test.")
     for item in kept:
         if item.function.__name__ in LIMITS_OF_FLASHINFER:
             item.add_marker(pytest.mark.skip(f"{LIMITS_OF_FLASHINFER[item.function.__name__]}, which heddle does"))
-    items[:] = kept
+    items[:] = [item for item in kept if key_of(item) not in done | set(died)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    until = item.config.getoption("--heddle-until")
+    if until and time.time() > until:
+        write(item.config, test=key_of(item), outcome="unreached", word="")
+        return True  # pytest has nothing to do
+    write(item.config, begun=key_of(item))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -195,29 +236,34 @@ def pytest_runtest_call(item):
         signal.signal(signal.SIGALRM, before)
 
 
+def outcome_of(report, error):
+    import heddle
+    if isinstance(error, (heddle.UnsupportedError, heddle.InputError)):
+        return "refused", str(error)
+    if isinstance(error, TimeOut):
+        return "timeout", ""
+    return report.outcome, f"{type(error).__name__}: {error}".strip().splitlines()[0][:300] if error else ""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    import heddle
     report = yield
-    tests = item.config.stash[_RESULTS]["tests"]
     if call.when == "call" or report.outcome != "passed":
-        error = call.excinfo.value if call.excinfo else None
-        kind, word = report.outcome, ""
-        if isinstance(error, heddle.Error):
-            kind, word = "refused", str(error)
-        elif isinstance(error, TimeOut):
-            kind = "timeout"
-        elif error is not None:
-            word = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
-        tests[item.nodeid.rsplit("/", 1)[-1]] = {"outcome": kind, "word": word, "seconds": round(call.duration, 2)}
+        outcome, word = outcome_of(report, call.excinfo.value if call.excinfo else None)
+        write(item.config, test=key_of(item), outcome=outcome, word=word, seconds=round(call.duration, 2))
+        if outcome == "failed" and not item.config.getoption("--heddle-cpu"):
+            leave_a_broken_gpu(item.config)
     return report
 
 
-def pytest_sessionfinish(session):
-    path = session.config.getoption("--heddle-out")
-    if path:
-        with open(path, "w") as out:
-            json.dump(session.config.stash[_RESULTS], out, indent=1)
+def leave_a_broken_gpu(config):
+    """After an illegal access every later call of this process fails as well."""
+    import torch
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        write(config, broken=str(error).splitlines()[0])
+        os._exit(3)
 
 
 if importlib.util.find_spec("heddle") is None:
