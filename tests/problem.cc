@@ -10,6 +10,7 @@
 #include "runtime/driver.h"
 #include "tests/draw.h"
 #include "tools/half.h"
+#include "tools/parallel.h"
 
 namespace heddle_tests {
 
@@ -256,6 +257,10 @@ Verdict Problem::judge() const {
     total.what = fmt::format("error {:.3e} of {:.3e} allowed, lse error {:.1e}{}: {}", total.error, total.allowed,
                              total.lse_error, rest ? "" : ", wrote outside its rows", shape_.describe());
   return total;
+}
+
+void compile_all(Engine& engine, const std::vector<AttentionConfig>& configs) {
+  tools::parallel_for(int(configs.size()), [&](int i) { engine.attention(configs[std::size_t(i)]); });
 }
 
 void plan_and_run(Attention& attention, Workspace& workspace, Problem& problem) {
