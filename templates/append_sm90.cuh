@@ -308,7 +308,7 @@ class AppendSm90 {
   // Registers a thread once the roles are known; together no more than the CTA starts with.
   static constexpr bool kTransforms =
       Hooks::has_query_transform || Hooks::has_key_transform || Hooks::has_value_transform;
-  static constexpr bool kWideLoader = kGroups == 2 && (kTransforms || Spec::kHeadDim <= 128);
+  static constexpr bool kWideLoader = kGroups == 2 && kTransforms;
   static constexpr int kLoaderRegisters = kWideLoader ? 72 : 56;
   static constexpr int kConsumerRegisters = kGroups == 3 ? 152 : kWideLoader ? 216 : 224;
   static_assert(kGroups == 2 || kGroups == 3, "two or three consumer warpgroups");
