@@ -128,7 +128,7 @@ class Append {
   HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const int64_t (&offsets)[kTileKv]) const {
     constexpr int kRowStep = kThreads / Tile::kChunks;
     // Where a thread's rows are a multiple of 8 apart they share one chunk and one swizzle.
-    if constexpr (kThreads % Tile::kChunks == 0 && kRowStep % 8 == 0) {
+    if constexpr (kThreads % Tile::kChunks == 0 && kRowStep % 8 == 0 && kTileKv % kRowStep == 0) {
       const int row = threadIdx.x / Tile::kChunks, chunk = threadIdx.x % Tile::kChunks;
       const uint32_t to = tile + Tile::chunk_offset(row, chunk);
 #pragma unroll
@@ -136,9 +136,10 @@ class Append {
         copy_chunk(to + i * kRowStep * Tile::kRowBytes, base + chunk * kChunkElements, offsets[row + i * kRowStep]);
     } else {
 #pragma unroll
-      for (int i = 0; i < kTileKv * Tile::kChunks / kThreads; ++i) {
+      for (int i = 0; i < (kTileKv * Tile::kChunks + kThreads - 1) / kThreads; ++i) {
         const int index = i * kThreads + threadIdx.x;
         const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
+        if (kTileKv * Tile::kChunks % kThreads != 0 && row >= kTileKv) continue;
         copy_chunk(tile + Tile::chunk_offset(row, chunk), base + chunk * kChunkElements, offsets[row]);
       }
     }
