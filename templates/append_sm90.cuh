@@ -42,10 +42,9 @@ class AppendSm90Consumer {
   using QTile = typename Smem::QTile;
   using KvTile = typename Smem::KvTile;
   using Type = Element<Spec::kType>;
-  static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kBlocks = kTileKv / 8;
-  static constexpr int kOutBlocks = kHeadDim / 8;
+  static constexpr int kOutBlocks = KvTile::kColumns / 8;
   static constexpr int kKeySteps = kTileKv / 16;
   static constexpr int kGroups = Spec::kTile.rows / 64;
   static constexpr int kThreads = kGroups * kWarpgroupSize;
@@ -223,7 +222,7 @@ class AppendSm90Consumer {
   static HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t queries, uint32_t keys) {
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 16; ++i)
+    for (int i = 0; i < KvTile::kColumns / 16; ++i)
       Spec::multiply_keys(s, queries + QTile::column_step(i), keys + KvTile::column_step(i), i > 0);
     wgmma_commit();
   }
