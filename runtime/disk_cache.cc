@@ -42,10 +42,23 @@ std::string default_dir() {
   return {};
 }
 
-// Like mkdir -p, 0700.
-void make_dirs(const fs::path& path) {
-  if (path.has_parent_path() && !fs::exists(path.parent_path())) make_dirs(path.parent_path());
-  mkdir(path.c_str(), 0700);
+bool asks_for_shared() {
+  const char* value = std::getenv("HEDDLE_CACHE_SHARED");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+// Like mkdir -p.
+void make_dirs(const fs::path& path, mode_t mode) {
+  if (path.has_parent_path() && !fs::exists(path.parent_path()))
+    make_dirs(path.parent_path(), mode);
+  mkdir(path.c_str(), mode);
+}
+
+bool is_of_others(const struct stat& status) {
+  return status.st_uid != geteuid() && status.st_uid != 0;
+}
+bool is_open_to_others(const struct stat& status) {
+  return (status.st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
 
 bool read_all(int file, std::string& bytes) {
@@ -78,7 +91,8 @@ FileLock& FileLock::operator=(FileLock&& other) noexcept {
   return *this;
 }
 
-DiskCache::DiskCache(const CacheOptions& options) : max_bytes_(options.max_bytes) {
+DiskCache::DiskCache(const CacheOptions& options)
+    : shared_(options.shared || asks_for_shared()), max_bytes_(options.max_bytes) {
   if (!options.disk) {
     why_not_ = "The disk cache is switched off.";
     return;
@@ -94,7 +108,7 @@ DiskCache::DiskCache(const CacheOptions& options) : max_bytes_(options.max_bytes
 }
 
 std::string DiskCache::open_dir(const std::string& dir) {
-  make_dirs(dir);
+  make_dirs(dir, folder_mode());
   struct stat status {};
   if (stat(dir.c_str(), &status) != 0) {
     return fmt::format("Kernels are kept in memory only: the cache folder {} cannot be made ({}).",
@@ -104,21 +118,29 @@ std::string DiskCache::open_dir(const std::string& dir) {
     return fmt::format("Kernels are kept in memory only: {} is not a folder.", dir);
   }
   // An entry is code that this process will run, so nobody else may be able to plant one.
-  if (status.st_uid != geteuid() && status.st_uid != 0) {
+  if (!shared_ && is_of_others(status)) {
     return fmt::format(
         "Kernels are kept in memory only: the cache folder {} belongs to another user "
-        "(id {}); name another one with HEDDLE_CACHE_DIR.",
+        "(id {}); name another one with HEDDLE_CACHE_DIR, or set HEDDLE_CACHE_SHARED=1 if you "
+        "would "
+        "run that user's code.",
         dir, status.st_uid);
   }
-  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+  if (!shared_ && is_open_to_others(status)) {
     return fmt::format(
         "Kernels are kept in memory only: other users may write to the cache folder {}; "
-        "take that right away with chmod go-w.",
+        "take that right away with chmod go-w, or set HEDDLE_CACHE_SHARED=1 if you would run their "
+        "code.",
         dir);
   }
-  for (const char* part : {"/v1", "/tmp", "/locks"}) mkdir((dir + part).c_str(), 0700);
+  for (const char* part : {"/v1", "/tmp", "/locks"}) mkdir((dir + part).c_str(), folder_mode());
   dir_ = dir;
   return {};
+}
+
+// The folder's owner is not enough: an entry may date from a time when others could write there.
+bool DiskCache::is_trusted(const struct stat& status) const {
+  return shared_ || !(is_of_others(status) || is_open_to_others(status));
 }
 
 std::string DiskCache::why_not() const {
@@ -146,7 +168,7 @@ std::optional<Artifact> DiskCache::read(const std::string& key, const std::strin
   if (file < 0) return std::nullopt;
   struct stat status {};
   std::optional<Artifact> artifact;
-  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && is_trusted(status) &&
       static_cast<std::uint64_t>(status.st_size) <= kMaxEntryBytes) {
     std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
     if (read_all(file, bytes)) artifact = read_entry(bytes, key_text);
@@ -168,7 +190,7 @@ void DiskCache::write(const std::string& key, const std::string& key_text,
   if (!usable()) return;
   const std::string bytes = write_entry(request.name, request.arch, key_text, artifact);
   const std::string path = entry_path(key);
-  mkdir(path.substr(0, path.rfind('/')).c_str(), 0700);
+  mkdir(path.substr(0, path.rfind('/')).c_str(), folder_mode());
   if (publish(path, bytes)) keep_house(bytes.size());
 }
 
@@ -180,7 +202,8 @@ bool DiskCache::publish(const std::string& path, const std::string& bytes) {
   int file = -1;
   for (int tries = 0; file < 0 && tries < 3; ++tries) {
     temporary = fmt::format("{}/tmp/{}-{:016x}", dir_, getpid(), random());
-    file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    file =
+        open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, file_mode());
     if (file < 0 && errno != EEXIST) break;
   }
   if (file < 0) {
@@ -215,7 +238,7 @@ DiskCache::LockState DiskCache::try_lock(const std::string& key, FileLock& lock)
 
 DiskCache::LockState DiskCache::try_lock_file(const std::string& name, FileLock& lock) {
   const std::string path = dir_ + "/locks/" + name;
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, file_mode());
   if (file < 0) return LockState::broken;
   int result;
   do {

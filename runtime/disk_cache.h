@@ -10,6 +10,8 @@
 // disk off; a read-only one still serves reads. The first reason is kept for why_not().
 #pragma once
 
+#include <sys/stat.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -77,7 +79,12 @@ class DiskCache {
   void evict();
   void sweep_temporary() const;
 
+  mode_t folder_mode() const { return shared_ ? 0777 : 0700; }
+  mode_t file_mode() const { return shared_ ? 0666 : 0600; }
+  bool is_trusted(const struct stat& status) const;
+
   std::string dir_;  // empty: no disk
+  bool shared_ = false;
   std::uint64_t max_bytes_ = 0;
   std::atomic<std::uint64_t> damaged_ = 0, write_failures_ = 0, evicted_ = 0;
   mutable std::mutex mutex_;  // of what follows

@@ -34,6 +34,9 @@ struct CacheOptions {
   std::string dir;
   std::uint64_t max_bytes = std::uint64_t{1} << 30;  // the least recently used go first
   double max_wait_s = 60;  // for another process that compiles the same key; then compile anyway
+  // Accept a folder and entries that others may write, and let the umask decide who may. Whoever may
+  // write there can run code in this process. HEDDLE_CACHE_SHARED=1 asks for it too.
+  bool shared = false;
 };
 
 struct CacheCounters {

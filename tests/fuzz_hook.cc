@@ -21,7 +21,9 @@ std::size_t step(std::string_view code, std::size_t at) {
     for (++at; at < code.size(); ++at) {
       const bool separator =
           number && code[at] == '\'' && at + 1 < code.size() && in_word(code[at + 1]);
-      if (!in_word(code[at]) && !separator && !(number && code[at] == '.')) break;
+      const bool exponent = number && (code[at] == '+' || code[at] == '-') &&
+                            std::string_view("eEpP").find(code[at - 1]) != code.npos;
+      if (!in_word(code[at]) && !separator && !exponent && !(number && code[at] == '.')) break;
     }
     return at;
   }

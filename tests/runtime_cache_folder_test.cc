@@ -49,7 +49,9 @@ TEST_CASE("cache: a full disk costs only the entry", "[cache]") {
   // A limit on the size of files stands for a full disk: the write ends half-way with an error.
   CHECK(end_of(start_child([&] {
           signal(SIGXFSZ, SIG_IGN);
-          const rlimit limit{20'000, 20'000};
+          rlimit old{};
+          getrlimit(RLIMIT_FSIZE, &old);
+          const rlimit limit{20'000, old.rlim_max};
           setrlimit(RLIMIT_FSIZE, &limit);
           FakeCompiler compiler;
           compiler.image_bytes = 100'000;
@@ -60,6 +62,7 @@ TEST_CASE("cache: a full disk costs only the entry", "[cache]") {
               cache.counters().write_failures == 1 && !cache.why_no_disk().empty();
           const bool is_clean =
               std::filesystem::is_empty(dir.path() + "/tmp") && cache.list().empty();
+          setrlimit(RLIMIT_FSIZE, &old);
           return is_right && is_counted && is_clean ? 0 : 1;
         })) == 0);
 }
@@ -75,6 +78,50 @@ TEST_CASE("cache: a folder that others may write is refused", "[cache]") {
     CHECK(cache.get(compiler, request_of("unit")).origin == Origin::compiled);
     CHECK_THAT(cache.why_no_disk(), contains("chmod go-w"));
     CHECK(std::filesystem::is_empty(open_dir));
+  }
+}
+
+TEST_CASE("cache: a folder that others may write is taken when asked for", "[cache]") {
+  const TempDir dir;
+  const mode_t old = umask(0007);
+  FakeCompiler compiler;
+  const Environment shared("HEDDLE_CACHE_SHARED", "1");
+  const std::string folder = dir.path() + "/shared", open_dir = dir.path() + "/open";
+  std::filesystem::create_directory(open_dir);
+  chmod(open_dir.c_str(), 0777);
+  CHECK(KernelCache({.dir = open_dir}).directory() == open_dir);
+  // What is made there is for whom the umask lets in.
+  const std::string key = KernelCache({.dir = folder}).get(compiler, request_of("unit")).key;
+  for (const auto& [path, mode] :
+       {std::pair{folder, 0770}, {folder + "/v1", 0770}, {entry_path(folder, key), 0660}}) {
+    struct stat status {};
+    REQUIRE(stat(path.c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == mode);
+  }
+  CHECK(KernelCache({.dir = folder}).get(compiler, request_of("unit")).origin == Origin::disk);
+  umask(old);
+}
+
+TEST_CASE("cache: an entry that others may have written is a miss", "[cache]") {
+  const TempDir dir;
+  FakeCompiler compiler;
+  const std::string path = entry_path(
+      dir.path(), KernelCache({.dir = dir.path()}).get(compiler, request_of("unit")).key);
+  const auto origin_after = [&](const std::function<int()>& change) {
+    CHECK(change() == 0);
+    return KernelCache({.dir = dir.path()}).get(compiler, request_of("unit")).origin;
+  };
+  CHECK(origin_after([&] { return chmod(path.c_str(), 0644); }) == Origin::disk);
+  CHECK(origin_after([&] { return chmod(path.c_str(), 0602); }) == Origin::compiled);
+  CHECK(origin_after([&] { return chmod(path.c_str(), 0620); }) == Origin::compiled);
+  CHECK(origin_after([] { return 0; }) == Origin::disk);  // the one that replaced it
+  if (geteuid() == 0) {
+    CHECK(origin_after([&] { return chown(path.c_str(), 12345, 0); }) == Origin::compiled);
+    CHECK(chown(dir.path().c_str(), 12345, 0) == 0);
+    CHECK_THAT(KernelCache({.dir = dir.path()}).why_no_disk(), contains("belongs to another user"));
+    CHECK(
+        KernelCache({.dir = dir.path(), .shared = true}).get(compiler, request_of("unit")).origin ==
+        Origin::disk);
   }
 }
 

@@ -208,6 +208,8 @@ const Mistake kMistakes[] = {
      R"~(bad.json, line 1: /hooks/logits_transform closes a "}" on line 1 of its code that it never opened; a hook is the body of one function and may not leave it.)~"},
     {R"~({"name":"bad","hooks":{"logits_transform":"return logit; %> float other() <% return 1;"}})~",
      R"~(bad.json, line 1: /hooks/logits_transform has a digraph on line 1 of its code; write the bracket or brace itself, or a space between the two.)~"},
+    {R"~({"name":"bad","hooks":{"logits_transform":"return 1'e+'a; } float other() { return 1'e+'a;"}})~",
+     R"~(bad.json, line 1: /hooks/logits_transform closes a "}" on line 1 of its code that it never opened; a hook is the body of one function and may not leave it.)~"},
     {R"~({"name":"bad","hooks":{"logits_transform":"/* {"}})~",
      R"~(bad.json, line 1: /hooks/logits_transform opens a comment with "/*" on line 1 of its code; close it with "*/".)~"},
     {R"~({"name":"bad","hooks":{"logits_transform":"const char* s = \"abc;\nreturn logit;"}})~",

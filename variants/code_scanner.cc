@@ -91,7 +91,7 @@ class Scanner {
       else if (is_word_part(c) || c == '.')
         ++at_;
       else if (c == '\'' && is_word_part(peek(1)))
-        at_ += 2;
+        ++at_;  // and not what follows, which may begin an exponent
       else
         break;
     }
