@@ -61,7 +61,7 @@ struct AttentionConfig {
   std::string variant = "softmax";
   int num_qo_heads = 0;
   int num_kv_heads = 0;
-  int head_dim = 0;
+  int head_dim = 0;              // a multiple of 8 up to 256; tiles are padded to one of 16 inside the kernels
   DType q_dtype = DType::bf16;   // of q and o
   DType kv_dtype = DType::bf16;  // of k and v; equal to q_dtype
   int page_size = 16;            // 0: ragged K/V

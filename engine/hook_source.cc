@@ -118,7 +118,7 @@ class Renderer {
   void param_field(const std::string& local, int index) {
     const Param& param = variant_.params[index];
     if (!param.constant) {
-      line(fmt::format("    {} {};", param.is_float ? "Real" : "int", local));
+      line(fmt::format("    {} {};", param.is_float ? "RealParam" : "int", local));
     } else if (param.is_float) {
       line(fmt::format("    static constexpr Real {} = {};", local, float_literal(values_[index])));
     } else {

@@ -13,19 +13,21 @@ constexpr int kReservedPerCta = 1024;  // shared memory that the driver keeps, b
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-int decode_smem_bytes(int head_dim, int rows, int kv, int warps, int stages) {
-  const int row = head_dim * 2;
+// Below, `columns` are those of a tile's rows in shared memory: tile_columns(head_dim).
+
+int decode_smem_bytes(int columns, int rows, int kv, int warps, int stages) {
+  const int row = columns * 2;
   return round_up(stages * 2 * kv * row + stages * rows * row + 2 * warps * rows * 4, 128);
 }
 
-int append_smem_bytes(int head_dim, int rows, int kv) {
-  return rows * head_dim * 2 + 2 * 2 * kv * head_dim * 2 + 2 * 2 * kv * 8 + 2 * kv * 4 + 256;
+int append_smem_bytes(int columns, int rows, int kv) {
+  return rows * columns * 2 + 2 * 2 * kv * columns * 2 + 2 * 2 * kv * 8 + 2 * kv * 4 + 256;
 }
 
-int append_sm90_smem_bytes(int head_dim, int rows, int kv, int q_buffers, int stages) {
+int append_sm90_smem_bytes(int columns, int rows, int kv, int q_buffers, int stages) {
   constexpr int kRecord = 16 + 64 + 2 * 12 + 8;
   const int barriers = (q_buffers + stages) * 2 * 8, records = 4 * kRecord + 8;
-  return round_up((q_buffers * rows + stages * kv) * head_dim * 2 + barriers + records, 1024);
+  return round_up((q_buffers * rows + stages * kv) * columns * 2 + barriers + records, 1024);
 }
 
 int ctas_that_fit(int smem, const DeviceLimits& limits) {
@@ -33,31 +35,31 @@ int ctas_that_fit(int smem, const DeviceLimits& limits) {
   return limits.shared_per_sm / (smem + kReservedPerCta);
 }
 
-TileConfig decode_tile(int head_dim, int rows, int warp_keys, int warps, int stages, int ctas, const DeviceLimits& limits) {
-  const int kv = warps * warp_keys, smem = decode_smem_bytes(head_dim, rows, kv, warps, stages);
+TileConfig decode_tile(int columns, int rows, int warp_keys, int warps, int stages, int ctas, const DeviceLimits& limits) {
+  const int kv = warps * warp_keys, smem = decode_smem_bytes(columns, rows, kv, warps, stages);
   if (ctas_that_fit(smem, limits) < ctas) return {};
   return {rows, kv, warps, stages, ctas, smem};
 }
 
 // What won on an H200 (ladder in templates/decode.cuh): twelve warps an SM with two stages, as far as they
 // fit; short rows as 32 keys a warp, so that a tile is worth its fixed cost.
-TileConfig fastest_decode_tile(int head_dim, int rows, const DeviceLimits& limits) {
-  if (head_dim <= 64) return decode_tile(head_dim, rows, 32, 6, 2, 2, limits);
-  if (head_dim <= 128) return decode_tile(head_dim, rows, 16, 6, 2, 2, limits);
-  if (head_dim <= 192) return decode_tile(head_dim, rows, 16, 4, 2, 2, limits);
-  return decode_tile(head_dim, rows, 16, 6, 2, 1, limits);
+TileConfig fastest_decode_tile(int columns, int rows, const DeviceLimits& limits) {
+  if (columns <= 64) return decode_tile(columns, rows, 32, 6, 2, 2, limits);
+  if (columns <= 128) return decode_tile(columns, rows, 16, 6, 2, 2, limits);
+  if (columns <= 192) return decode_tile(columns, rows, 16, 4, 2, 2, limits);
+  return decode_tile(columns, rows, 16, 6, 2, 1, limits);
 }
 
 // With as many registers as there are, for GPUs with less shared memory and for hooks that need them: most
 // bytes under way first.
-TileConfig roomy_decode_tile(int head_dim, int rows, const DeviceLimits& limits) {
+TileConfig roomy_decode_tile(int columns, int rows, const DeviceLimits& limits) {
   TileConfig best{};
   int best_bytes = 0;
   for (int ctas : {2, 1}) {
     for (int warps : {4, 2}) {
       for (int stages = 3; stages >= 2; --stages) {
-        const TileConfig tile = decode_tile(head_dim, rows, 16, warps, stages, ctas, limits);
-        const int in_flight = tile.ctas_per_sm * (stages - 1) * warps * 64 * head_dim;
+        const TileConfig tile = decode_tile(columns, rows, 16, warps, stages, ctas, limits);
+        const int in_flight = tile.ctas_per_sm * (stages - 1) * warps * 64 * columns;
         if (in_flight <= best_bytes) continue;
         best = tile;
         best_bytes = in_flight;
@@ -67,29 +69,29 @@ TileConfig roomy_decode_tile(int head_dim, int rows, const DeviceLimits& limits)
   return best;
 }
 
-TileConfig append_tile(int head_dim, int rows, int kv, const DeviceLimits& limits) {
-  const int smem = append_smem_bytes(head_dim, rows, kv);
+TileConfig append_tile(int columns, int rows, int kv, const DeviceLimits& limits) {
+  const int smem = append_smem_bytes(columns, rows, kv);
   return {rows, kv, 4, 2, std::min(2, ctas_that_fit(smem, limits)), smem};
 }
 
 // One CTA an SM, with as many stages (up to eight) as fit beside the query tiles.
-TileConfig append_sm90_tile(int head_dim, int rows, int kv, int q_buffers, const DeviceLimits& limits) {
+TileConfig append_sm90_tile(int columns, int rows, int kv, int q_buffers, const DeviceLimits& limits) {
   for (int stages = 8; stages >= 3; --stages) {
-    const int smem = append_sm90_smem_bytes(head_dim, rows, kv, q_buffers, stages);
+    const int smem = append_sm90_smem_bytes(columns, rows, kv, q_buffers, stages);
     if (ctas_that_fit(smem, limits) >= 1) return {rows, kv, (rows / 64 + 1) * 4, stages, 1, smem, q_buffers};
   }
   return {};
 }
 
 // Rows that the four warps of the wgmma kernel's producer copy at once where they gather.
-int copy_step(int head_dim) { return 1024 / block_columns(head_dim); }
+int copy_step(int columns) { return 1024 / block_columns(columns); }
 
 // Tiles of the wgmma kernel, in the order in which they are tried. Accumulators decide: S takes kv / 2
-// registers a thread, P half of that, O head_dim / 2. Of 216 (152 with three consumers) about 40 are
+// registers a thread, P half of that, O columns / 2. Of 216 (152 with three consumers) about 40 are
 // needed for the rest; 192 x 128 would leave none.
-void add_sm90_tiles(std::vector<TileConfig>& tiles, int head_dim, const DeviceLimits& limits) {
+void add_sm90_tiles(std::vector<TileConfig>& tiles, int columns, const DeviceLimits& limits) {
   struct Row {
-    int head_dim, rows, kv, q_buffers;  // serves head dims up to this one
+    int columns, rows, kv, q_buffers;  // serves tiles of up to so many columns
   };
   static constexpr Row kTable[] = {
       {64, 192, 96, 2},  {64, 128, 128, 2},                      //
@@ -98,10 +100,10 @@ void add_sm90_tiles(std::vector<TileConfig>& tiles, int head_dim, const DeviceLi
   };
   int served = 0;
   for (const Row& row : kTable) {
-    if (head_dim > row.head_dim || (served != 0 && served != row.head_dim)) continue;
-    served = row.head_dim;
-    if (row.kv % copy_step(head_dim) == 0)
-      tiles.push_back(append_sm90_tile(head_dim, row.rows, row.kv, row.q_buffers, limits));
+    if (columns > row.columns || (served != 0 && served != row.columns)) continue;
+    served = row.columns;
+    if (row.kv % copy_step(columns) == 0)
+      tiles.push_back(append_sm90_tile(columns, row.rows, row.kv, row.q_buffers, limits));
   }
 }
 
@@ -123,7 +125,7 @@ std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
       "}};\n",
       name_of(config.kv_dtype), config.head_dim, config.num_qo_heads / config.num_kv_heads, config.page_size,
       box_rows(config, t), q_box_tokens(config, t), config.share_prefixes, t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
-      t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, config.head_dim) : "");
+      t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, tile_columns(config.head_dim)) : "");
 }
 
 // A skeleton's file and class.
@@ -169,15 +171,16 @@ std::string arch_of(int major, int minor) {
 }
 
 std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int head_dim, const DeviceLimits& limits) {
+  const int columns = tile_columns(head_dim);
   std::vector<TileConfig> tiles;
   if (pipeline == Pipeline::decode) {
-    tiles = {fastest_decode_tile(head_dim, decode_rows, limits), roomy_decode_tile(head_dim, decode_rows, limits)};
+    tiles = {fastest_decode_tile(columns, decode_rows, limits), roomy_decode_tile(columns, decode_rows, limits)};
   } else {
-    if (limits.wgmma) add_sm90_tiles(tiles, head_dim, limits);
-    if (head_dim <= 128)
-      tiles.insert(tiles.end(), {append_tile(head_dim, 128, 64, limits), append_tile(head_dim, 128, 32, limits)});
+    if (limits.wgmma) add_sm90_tiles(tiles, columns, limits);
+    if (columns <= 128)
+      tiles.insert(tiles.end(), {append_tile(columns, 128, 64, limits), append_tile(columns, 128, 32, limits)});
     else
-      tiles.insert(tiles.end(), {append_tile(head_dim, 64, 32, limits), append_tile(head_dim, 64, 16, limits)});
+      tiles.insert(tiles.end(), {append_tile(columns, 64, 32, limits), append_tile(columns, 64, 16, limits)});
   }
   std::erase_if(tiles, [](const TileConfig& tile) { return tile.ctas_per_sm < 1; });
   if (tiles.empty())
@@ -186,12 +189,12 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int 
   return tiles;
 }
 
-int block_columns(int head_dim) { return head_dim % 64 == 0 ? 64 : head_dim % 32 == 0 ? 32 : 16; }
+int block_columns(int columns) { return columns % 64 == 0 ? 64 : columns % 32 == 0 ? 32 : 16; }
 
 int box_rows(const AttentionConfig& config, const TileConfig& tile) {
   if (tile.q_buffers == 0) return 0;
   const int rows = std::gcd(tile.kv, config.page_size);  // ragged: the whole tile
-  return rows % copy_step(config.head_dim) == 0 ? rows : 0;
+  return rows % copy_step(tile_columns(config.head_dim)) == 0 ? rows : 0;
 }
 
 int q_box_tokens(const AttentionConfig& config, const TileConfig& tile) {

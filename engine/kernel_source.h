@@ -25,10 +25,10 @@ std::string arch_of(int major, int minor);
 // registers. `decode_rows` is what decode_rows() says. Error where nothing fits.
 std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int head_dim, const DeviceLimits& limits);
 
-// Of the wgmma kernel: columns of a tile that lie together in shared memory, and keys of the boxes in
+// Of the wgmma kernel: those of a tile's columns that lie together in shared memory, and keys of the boxes in
 // which the copy engine moves a tile of K or V. A box has one page, and begins with a row that the
 // kernel's first warp looks up. 0: rows are gathered.
-int block_columns(int head_dim);
+int block_columns(int columns);
 int box_rows(const AttentionConfig& config, const TileConfig& tile);
 // Of the boxes in which it moves a query tile: tokens, each with the heads of one group. 0: rows are gathered.
 int q_box_tokens(const AttentionConfig& config, const TileConfig& tile);

@@ -45,8 +45,8 @@ void check_config(const AttentionConfig& c) {
   if (c.num_qo_heads % c.num_kv_heads != 0)
     fail(ErrorKind::invalid_argument, "num_qo_heads {} is not a multiple of num_kv_heads {}.", c.num_qo_heads,
          c.num_kv_heads);
-  if (c.head_dim % 16 != 0 || c.head_dim > kMaxHeadDim)
-    fail(ErrorKind::unsupported, "head_dim {} is not supported; it must be a multiple of 16 up to {}.", c.head_dim,
+  if (c.head_dim % 8 != 0 || c.head_dim > kMaxHeadDim)
+    fail(ErrorKind::unsupported, "head_dim {} is not supported; it must be a multiple of 8 up to {}.", c.head_dim,
          kMaxHeadDim);
   check_dtypes(c);
   if (c.page_size < 0)

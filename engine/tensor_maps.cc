@@ -19,9 +19,10 @@ std::uint64_t stride_bytes(std::int64_t extent, std::int64_t stride) {
 
 bool fits(std::int64_t extent) { return extent >= 1 && extent <= std::numeric_limits<std::int32_t>::max(); }
 
+// Where a box reaches past the rows (head_dim that is no multiple of 16), the engine fills in zeros.
 bool encode_kv(TensorMaps::Map& map, const AttentionConfig& c, const TileConfig& tile, const Tensor& t,
                const Strides& s) {
-  const int columns = block_columns(c.head_dim);
+  const int columns = block_columns(tile_columns(c.head_dim));
   const std::int64_t outer = t.shape[0], rows = c.page_size == 0 ? outer : c.page_size;
   if (!fits(outer)) return false;
   TensorMapShape shape{.base = t.data, .bf16 = c.kv_dtype == DType::bf16, .rank = c.page_size == 0 ? 3 : 4,
@@ -36,7 +37,7 @@ bool encode_kv(TensorMaps::Map& map, const AttentionConfig& c, const TileConfig&
 // A box is a tile's tokens with the heads of one group: packed rows in their order.
 bool encode_q(TensorMaps::Map& map, const AttentionConfig& c, const TileConfig& tile, const Tensor& t,
               const AttentionParams& p) {
-  const int columns = block_columns(c.head_dim);
+  const int columns = block_columns(tile_columns(c.head_dim));
   if (!fits(t.shape[0])) return false;
   TensorMapShape shape{.base = t.data, .bf16 = c.q_dtype == DType::bf16, .rank = 3, .swizzle_bytes = columns * 2};
   shape.extent = {static_cast<std::uint64_t>(c.head_dim), static_cast<std::uint64_t>(c.num_qo_heads),

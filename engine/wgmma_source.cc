@@ -41,9 +41,9 @@ std::string product(std::string_view name, bool a_in_registers, DType dtype, int
 
 }  // namespace
 
-std::string render_wgmma(DType dtype, int tile_kv, int head_dim) {
+std::string render_wgmma(DType dtype, int tile_kv, int columns) {
   return product("multiply_keys", false, dtype, tile_kv) +
-         product("multiply_values", true, dtype, head_dim);
+         product("multiply_values", true, dtype, columns);
 }
 
 }  // namespace heddle

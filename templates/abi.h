@@ -217,6 +217,13 @@ struct TensorMaps {
   int32_t q_usable, kv_usable;
 };
 
+// Columns of a row's tile in shared memory: a product takes 16 at a time. Those behind the row's own are
+// zeros, there alone: rows in memory are as wide as head_dim, a multiple of 8, says.
+#if defined(__CUDACC_RTC__)
+__device__
+#endif
+constexpr int tile_columns(int head_dim) { return (head_dim + 15) / 16 * 16; }
+
 // How one GPU unit is cut; compiled into it. Written once here so that the launch and the kernel
 // cannot disagree about shared memory.
 struct TileConfig {

@@ -24,10 +24,11 @@ namespace heddle {
 
 template <class Spec>
 struct AppendSmem {
-  alignas(128) uint8_t q[Spec::kTile.rows * Spec::kHeadDim * 2];
+  static constexpr int kRowBytes = SmemTile<Spec::kHeadDim>::kRowBytes;
+  alignas(128) uint8_t q[Spec::kTile.rows * kRowBytes];
   struct Stage {
-    alignas(128) uint8_t k[Spec::kTile.kv * Spec::kHeadDim * 2];
-    alignas(128) uint8_t v[Spec::kTile.kv * Spec::kHeadDim * 2];
+    alignas(128) uint8_t k[Spec::kTile.kv * kRowBytes];
+    alignas(128) uint8_t v[Spec::kTile.kv * kRowBytes];
   };
   Stage stage[2];
   int64_t row_offset[2][2][Spec::kTile.kv];  // of K, of V; elements
@@ -41,16 +42,15 @@ struct AppendSmem {
 
 template <class Spec, class Hooks>
 class Append {
-  static constexpr int kHeadDim = Spec::kHeadDim;
-  static constexpr int kSteps = kHeadDim / 16;
+  using Tile = SmemTile<Spec::kHeadDim>;
+  static constexpr int kSteps = Tile::kColumns / 16;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kBlocks = kTileKv / 8;
   static constexpr int kFragments = Spec::kTile.rows / Spec::kTile.warps / 16;
   // Two fragments of 128 columns leave no register to load operands ahead (full unrolling gains 5 %
   // on an H200, but spills).
-  static constexpr int kScoreUnroll = kFragments == 2 && kHeadDim >= 128 ? 1 : kSteps;
+  static constexpr int kScoreUnroll = kFragments == 2 && Tile::kColumns >= 128 ? 1 : kSteps;
   static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
-  using Tile = SmemTile<kHeadDim>;
   using Type = Element<Spec::kType>;
   using Smem = AppendSmem<Spec>;
   using Address = KvAddress<Spec::kPageSize>;
@@ -128,25 +128,26 @@ class Append {
   HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const int64_t (&offsets)[kTileKv]) const {
     constexpr int kRowStep = kThreads / Tile::kChunks;
     // Where a thread's rows are a multiple of 8 apart they share one chunk and one swizzle.
-    if constexpr (kThreads % Tile::kChunks == 0 && kRowStep % 8 == 0) {
+    if constexpr (kThreads % Tile::kChunks == 0 && kRowStep % 8 == 0 && kTileKv % kRowStep == 0) {
       const int row = threadIdx.x / Tile::kChunks, chunk = threadIdx.x % Tile::kChunks;
       const uint32_t to = tile + Tile::chunk_offset(row, chunk);
 #pragma unroll
       for (int i = 0; i < kTileKv / kRowStep; ++i)
-        copy_chunk(to + i * kRowStep * Tile::kRowBytes, base + chunk * kChunkElements, offsets[row + i * kRowStep]);
+        copy_chunk(to + i * kRowStep * Tile::kRowBytes, base, chunk, offsets[row + i * kRowStep]);
     } else {
 #pragma unroll
-      for (int i = 0; i < kTileKv * Tile::kChunks / kThreads; ++i) {
+      for (int i = 0; i < (kTileKv * Tile::kChunks + kThreads - 1) / kThreads; ++i) {
         const int index = i * kThreads + threadIdx.x;
         const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
-        copy_chunk(tile + Tile::chunk_offset(row, chunk), base + chunk * kChunkElements, offsets[row]);
+        if (kTileKv * Tile::kChunks % kThreads != 0 && row >= kTileKv) continue;
+        copy_chunk(tile + Tile::chunk_offset(row, chunk), base, chunk, offsets[row]);
       }
     }
   }
 
-  static HEDDLE_DEVICE void copy_chunk(uint32_t to, const uint16_t* base, int64_t offset) {
+  static HEDDLE_DEVICE void copy_chunk(uint32_t to, const uint16_t* base, int chunk, int64_t offset) {
     const bool seen = static_cast<int>(offset >> 32) != static_cast<int>(kNotSeen >> 32);
-    cp_async_16(to, base + (seen ? offset : 0), seen);
+    cp_async_16(to, base + chunk * kChunkElements + (seen ? offset : 0), seen && Tile::has_chunk(chunk));
   }
 
   HEDDLE_DEVICE int own_row(int fragment) const { return (warp_index() * kFragments + fragment) * 16; }
@@ -191,10 +192,9 @@ class Append {
   // Each warp fills its own rows, so that a warp barrier is enough.
   HEDDLE_DEVICE void load_q() {
     constexpr int kRows = kFragments * 16;
-    constexpr int kPairs = kHeadDim / 2;
+    constexpr int kParts = Hooks::has_query_transform ? Tile::kColumns / 2 : Tile::kChunks;
     __syncwarp();
-    for (int i = lane_index(); i < kRows * (Hooks::has_query_transform ? kPairs : Tile::kChunks); i += kWarpSize) {
-      constexpr int kParts = Hooks::has_query_transform ? kPairs : Tile::kChunks;
+    for (int i = lane_index(); i < kRows * kParts; i += kWarpSize) {
       const int row = own_row(0) + i / kParts, part = i % kParts;
       const HookContext c =
           row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.kv_head, row).context;
@@ -202,10 +202,10 @@ class Append {
           static_cast<const uint16_t*>(p_.q) + c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride;
       if constexpr (Hooks::has_query_transform)
         *reinterpret_cast<uint32_t*>(smem_.q + Tile::element_offset(row, part * 2)) =
-            load_q_pair<Spec>(source, part * 2, c, hooks_);
+            Tile::has_chunk(part * 2 / kChunkElements) ? load_q_pair<Spec>(source, part * 2, c, hooks_) : 0;
       else
         *reinterpret_cast<uint4*>(smem_.q + Tile::chunk_offset(row, part)) =
-            *reinterpret_cast<const uint4*>(source + part * kChunkElements);
+            Tile::has_chunk(part) ? *reinterpret_cast<const uint4*>(source + part * kChunkElements) : uint4{};
     }
     __syncwarp();
   }

@@ -11,7 +11,8 @@ namespace heddle {
 template <class Spec, class Hooks>
 class AppendOutput {
   static constexpr int kHeadDim = Spec::kHeadDim;
-  static constexpr int kBlocks = kHeadDim / 8;
+  static constexpr int kBlocks = kHeadDim / 8;  // of a row
+  using Sums = float[tile_columns(kHeadDim) / 8][4];
   using Type = Element<Spec::kType>;
 
  public:
@@ -20,7 +21,7 @@ class AppendOutput {
       : p_(params), hooks_(hooks), mask_(mask), item_(item), kv_head_(kv_head) {}
 
   // Writes row `row` of the query tile, or publishes it where the item is a piece that another joins.
-  HEDDLE_DEVICE void finish(float (&o)[kBlocks][4], int half, int row, const RowState& state) const {
+  HEDDLE_DEVICE void finish(Sums& o, int half, int row, const RowState& state) const {
     const float sum = quad_sum(state.sum);
     if (item_.partial < 0 || item_.join > 0)
       store(o, half, row, state.max2, sum);
@@ -32,7 +33,7 @@ class AppendOutput {
   static HEDDLE_DEVICE int lane_column() { return lane_index() % 4 * 2; }
 
   // All lanes of a warp together: rows past the tile's end take part in the turning over.
-  HEDDLE_DEVICE void store(float (&o)[kBlocks][4], int half, int row, float max2, float sum) const {
+  HEDDLE_DEVICE void store(Sums& o, int half, int row, float max2, float sum) const {
     const bool is_real = row < item_.num_rows;
     if (item_.join > 0 && is_real) join(o, half, row, max2, sum);
     const HookContext context = row_info<Spec::kGroup>(mask_, item_, kv_head_, row).context;
@@ -62,7 +63,7 @@ class AppendOutput {
   }
 
   // As publish_row() does, for the kernel behind this one.
-  HEDDLE_DEVICE void keep_prefix(const float (&o)[kBlocks][4], int half, int64_t row, float max2, float sum) const {
+  HEDDLE_DEVICE void keep_prefix(const Sums& o, int half, int64_t row, float max2, float sum) const {
     const float scale = slot_scale<Hooks>(sum);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
@@ -72,7 +73,7 @@ class AppendOutput {
   }
 
   // This lane's two columns of a block, as they are stored.
-  HEDDLE_DEVICE uint32_t output_pair(const float (&o)[kBlocks][4], int half, int block, const RowResult<Hooks>& result,
+  HEDDLE_DEVICE uint32_t output_pair(const Sums& o, int half, int block, const RowResult<Hooks>& result,
                                      const HookContext& context) const {
     float x = o[block][half * 2] * result.scale, y = o[block][half * 2 + 1] * result.scale;
     if constexpr (Hooks::has_output_transform) if (result.lse != negative_infinity()) {
@@ -103,7 +104,7 @@ class AppendOutput {
   }
 
   // The row's state becomes that of the whole stream: its own, then the slots in their order.
-  HEDDLE_DEVICE void join(float (&o)[kBlocks][4], int half, int row, float& max2, float& sum) const {
+  HEDDLE_DEVICE void join(Sums& o, int half, int row, float& max2, float& sum) const {
     float scale = slot_scale<Hooks>(sum);
     max2 = slot_lse2<Hooks>(max2, sum);
     if constexpr (Hooks::use_softmax) sum = sum == 0.0f ? 0.0f : 1.0f;
@@ -123,15 +124,17 @@ class AppendOutput {
       } else if constexpr (kCountsKeys<Hooks>) {
         sum += exp2_approx(lse2);
       }
-      constexpr int kAtOnce = kBlocks % 8 == 0 ? 8 : kBlocks % 4 == 0 ? 4 : 2;
+      constexpr int kAtOnce = kBlocks % 8 == 0 ? 8 : kBlocks % 4 == 0 || kBlocks % 2 == 1 ? 4 : 2;
 #pragma unroll
       for (int first = 0; first < kBlocks; first += kAtOnce) {
         float2 x[kAtOnce];
+        // The last block stands in for those behind it.
         take_all(x, [&](int i) {
-          return reinterpret_cast<float2*>(p_.partial_o + slot_row * kHeadDim + (first + i) * 8 + lane_column());
+          const int block = min_of(first + i, kBlocks - 1);
+          return reinterpret_cast<float2*>(p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column());
         });
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
+        for (int i = 0; i < kAtOnce && first + i < kBlocks; ++i) {
           float* mine = &o[first + i][half * 2];
           mine[0] = fmaf(x[i].x, weight, mine[0] * scale);
           mine[1] = fmaf(x[i].y, weight, mine[1] * scale);
@@ -141,7 +144,7 @@ class AppendOutput {
     }
   }
 
-  HEDDLE_DEVICE void publish_row(const float (&o)[kBlocks][4], int half, int row, float max2, float sum) const {
+  HEDDLE_DEVICE void publish_row(const Sums& o, int half, int row, float max2, float sum) const {
     const int64_t slot_row = int64_t(item_.partial) * Spec::kTile.rows + row;
     const float scale = slot_scale<Hooks>(sum);
 #pragma unroll

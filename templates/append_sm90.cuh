@@ -42,10 +42,9 @@ class AppendSm90Consumer {
   using QTile = typename Smem::QTile;
   using KvTile = typename Smem::KvTile;
   using Type = Element<Spec::kType>;
-  static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kBlocks = kTileKv / 8;
-  static constexpr int kOutBlocks = kHeadDim / 8;
+  static constexpr int kOutBlocks = KvTile::kColumns / 8;
   static constexpr int kKeySteps = kTileKv / 16;
   static constexpr int kGroups = Spec::kTile.rows / 64;
   static constexpr int kThreads = kGroups * kWarpgroupSize;
@@ -223,7 +222,7 @@ class AppendSm90Consumer {
   static HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t queries, uint32_t keys) {
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 16; ++i)
+    for (int i = 0; i < KvTile::kColumns / 16; ++i)
       Spec::multiply_keys(s, queries + QTile::column_step(i), keys + KvTile::column_step(i), i > 0);
     wgmma_commit();
   }
@@ -308,7 +307,7 @@ class AppendSm90 {
   // Registers a thread once the roles are known; together no more than the CTA starts with.
   static constexpr bool kTransforms =
       Hooks::has_query_transform || Hooks::has_key_transform || Hooks::has_value_transform;
-  static constexpr bool kWideLoader = kGroups == 2 && (kTransforms || Spec::kHeadDim <= 128);
+  static constexpr bool kWideLoader = kGroups == 2 && kTransforms;
   static constexpr int kLoaderRegisters = kWideLoader ? 72 : 56;
   static constexpr int kConsumerRegisters = kGroups == 3 ? 152 : kWideLoader ? 216 : 224;
   static_assert(kGroups == 2 || kGroups == 3, "two or three consumer warpgroups");

@@ -303,7 +303,7 @@ class AppendSm90Loader {
 #pragma unroll
       for (int block = 0; block < Tile::kBlocks; ++block)
         cp_async_16(to + turn * kStride * Tile::kRowBytes + block * Tile::kBlockBytes, from + block * Tile::kBlockColumns,
-                    seen);
+                    seen && Tile::has_chunk(block, chunk));
     }
   }
 

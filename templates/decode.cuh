@@ -58,14 +58,15 @@ template <class Spec>
 struct DecodeSmem {
   static constexpr int kWarps = Spec::kTile.warps;
   static constexpr int kRows = Spec::kTile.rows;
-  static constexpr int kKeysBytes = kWarpKeysOf<Spec> * Spec::kHeadDim * 2;
+  static constexpr int kRowBytes = SmemTile<Spec::kHeadDim>::kRowBytes;
+  static constexpr int kKeysBytes = kWarpKeysOf<Spec> * kRowBytes;
   // Between tiles one stage of a warp is free; at the end of a head it holds up to 16 x D sums, f32.
   struct WarpStage {
     alignas(128) uint8_t k[kKeysBytes];
     alignas(128) uint8_t v[kKeysBytes];
   };
   WarpStage stage[Spec::kTile.stages][kWarps];
-  alignas(128) uint8_t q[Spec::kTile.stages][kRows * Spec::kHeadDim * 2];  // of as many heads as are under way
+  alignas(128) uint8_t q[Spec::kTile.stages][kRows * kRowBytes];  // of as many heads as are under way
   float max2[kWarps][kRows];
   float sum[kWarps][kRows];
 };
@@ -183,7 +184,7 @@ class Decode {
         const int row = i / Tile::kChunks, chunk = i % Tile::kChunks;
         const int64_t row_offset = kOneRun ? offset + row * stride : __shfl_sync(kFullMask, offset, row);
         cp_async_16(to + Tile::chunk_offset(row, chunk), base + row_offset + chunk * kChunkElements,
-                    visible >> row & 1);
+                    (visible >> row & 1) && Tile::has_chunk(chunk));
       }
     }
   }
@@ -194,7 +195,7 @@ class Decode {
                                         uint32_t visible) {
     const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
     const uint16_t* from = rows + row * stride + chunk * kChunkElements;
-    visible >>= run + row;
+    visible = Tile::has_chunk(chunk) ? visible >> (run + row) : 0;
     to += Tile::chunk_offset(row, chunk);
 #pragma unroll
     for (int i = 0; i < kRun; i += kStep) {
@@ -212,7 +213,7 @@ class Decode {
     for (int i = threadIdx.x; i < item.num_rows * Tile::kChunks; i += kThreads) {
       const int row = i / Tile::kChunks, chunk = i % Tile::kChunks;
       cp_async_16(shared_address(to + Tile::chunk_offset(row, chunk)),
-                  q_row(item, cursor_.kv_head(), row) + chunk * kChunkElements, true);
+                  q_row(item, cursor_.kv_head(), row) + chunk * kChunkElements, Tile::has_chunk(chunk));
     }
   }
 
@@ -267,11 +268,12 @@ class Decode {
 
   // All threads; the first tile's barrier makes it visible.
   HEDDLE_DEVICE void transform_q(const WorkItem& item) {
-    for (int i = threadIdx.x; i < item.num_rows * (kHeadDim / 2); i += kThreads) {
-      const int row = i / (kHeadDim / 2), dim = i % (kHeadDim / 2) * 2;
+    constexpr int kPairs = Tile::kColumns / 2;
+    for (int i = threadIdx.x; i < item.num_rows * kPairs; i += kThreads) {
+      const int row = i / kPairs, dim = i % kPairs * 2;
       const HookContext c = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
       *reinterpret_cast<uint32_t*>(q_ + Tile::element_offset(row, dim)) =
-          load_q_pair<Spec>(q_row(item, kv_head_, row), dim, c, hooks_);
+          Tile::has_chunk(dim / kChunkElements) ? load_q_pair<Spec>(q_row(item, kv_head_, row), dim, c, hooks_) : 0;
     }
   }
 
@@ -336,8 +338,8 @@ class Decode {
 
   // Moved so that rows which are written together hit other banks.
   static HEDDLE_DEVICE int sum_index(int row, int column) {
-    const int key = kHeadDim % 32 == 0 ? (row ^ row >> 1) & 3 : row & 1;
-    return row * kHeadDim + (column ^ key * 8);
+    const int key = Tile::kColumns % 32 == 0 ? (row ^ row >> 1) & 3 : row & 1;
+    return row * Tile::kColumns + (column ^ key * 8);
   }
   // All warps are at the same stage when a head ends.
   HEDDLE_DEVICE float* sums_of(int warp) const { return reinterpret_cast<float*>(smem_.stage[load_stage_][warp].k); }

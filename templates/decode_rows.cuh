@@ -26,7 +26,7 @@ template <class Spec>
 class DecodeRows<Spec, 16> {
   using Tile = SmemTile<Spec::kHeadDim>;
   using Type = Element<Spec::kType>;
-  static constexpr int kSteps = Spec::kHeadDim / 16;
+  static constexpr int kSteps = Tile::kColumns / 16;
   static constexpr int kKeys = kWarpKeysOf<Spec>, kBlocks = kKeys / 8;
 
  public:
@@ -104,7 +104,7 @@ class DecodeRows<Spec, 16> {
 
  private:
   // As far as there are registers: scattered keys need some for their addresses.
-  static constexpr bool kKeepsQ = Spec::kHeadDim < 128 || (Spec::kHeadDim == 128 && Spec::kPageSize % 16 == 0);
+  static constexpr bool kKeepsQ = Tile::kColumns < 128 || (Tile::kColumns == 128 && Spec::kPageSize % 16 == 0);
   float o_[kSteps * 2][4];
   uint32_t q_[kKeepsQ ? kSteps : 1][4];
 };
@@ -113,7 +113,7 @@ template <class Spec>
 class DecodeRows<Spec, 8> {
   using Tile = SmemTile<Spec::kHeadDim>;
   using Type = Element<Spec::kType>;
-  static constexpr int kSteps = Spec::kHeadDim / 16;
+  static constexpr int kSteps = Tile::kColumns / 16;
   static constexpr int kKeys = kWarpKeysOf<Spec>, kBlocks = kKeys / 8;
   static constexpr int kChains = kKeys == 16 ? 2 : 1;
 

@@ -1,6 +1,8 @@
 // The plain maths that hooks may use, on the CPU: precise. Included inside a namespace that has
 // defined Real (float for the CPU device, double for the reference), hence no include guard.
 
+using RealParam = Real;  // hook_math.cuh has a class
+
 inline Real exp2(Real x) { return std::exp2(x); }
 inline Real exp(Real x) { return std::exp(x); }
 inline Real log2(Real x) { return std::log2(x); }
@@ -15,7 +17,7 @@ inline Real rsqrt(Real x) { return Real(1) / std::sqrt(x); }
 inline Real pow(Real x, Real y) { return std::pow(x, y); }
 template <class T>
 inline T abs(T x) {
-  return x < T(0) ? -x : x;
+  return x < 0 ? -x : x;
 }
 template <class A, class B>
 inline auto min(A a, B b) {

@@ -1,10 +1,12 @@
 // A tile of 16-bit rows in shared memory, as 16-byte chunks permuted so that ldmatrix (8 rows of
-// one chunk column) touches all 32 banks, for any head_dim that is a multiple of 16:
+// one chunk column) touches all 32 banks, for any number of columns that is a multiple of 16:
 //
 //   chunks a row C   chunk c of row r lies at     rows that share a bank group without it
-//   C % 8 == 0       c ^ (r & 7)                  8   (head_dim 64, 128, 192, 256)
+//   C % 8 == 0       c ^ (r & 7)                  8   (columns 64, 128, 192, 256)
 //   C % 4 == 0       c ^ ((r >> 1) & 3)           4   (96, 160, 224)
 //   otherwise        c ^ ((r >> 2) & 1)           2   (48, 80, 112)
+//
+// Rows of a head_dim that is no multiple of 16 end in a chunk of zeros.
 #pragma once
 
 #include "templates/prelude.cuh"
@@ -14,8 +16,14 @@ namespace heddle {
 template <int kHeadDim_>
 struct SmemTile {
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kChunks = kHeadDim / kChunkElements;
-  static constexpr int kRowBytes = kHeadDim * 2;
+  static constexpr int kColumns = tile_columns(kHeadDim);
+  static constexpr int kChunks = kColumns / kChunkElements;
+  static constexpr int kRowBytes = kColumns * 2;
+
+  // Whether the row reaches into a chunk; if not, it stays zero.
+  static HEDDLE_DEVICE constexpr bool has_chunk(int chunk) {
+    return kHeadDim == kColumns || chunk < kHeadDim / kChunkElements;
+  }
 
   static HEDDLE_DEVICE int swizzle(int row, int chunk) {
     if constexpr (kChunks % 8 == 0) return chunk ^ (row & 7);

@@ -119,18 +119,23 @@ HEDDLE_DEVICE void pin_registers(float (&d)[kBlocks][4]) {
 
 // A tile of 16-bit rows as products read it: blocks of columns, each block's rows one after the other
 // and swizzled over the width of a row, which is the largest of 128, 64 and 32 bytes that divides
-// the head_dim. A tile starts at a multiple of 1024 bytes.
+// a row of the tile. A tile starts at a multiple of 1024 bytes.
 template <int kRows_, int kHeadDim_>
 struct WgmmaTile {
   static constexpr int kRows = kRows_, kHeadDim = kHeadDim_;
-  static constexpr int kBlockColumns = kHeadDim % 64 == 0 ? 64 : kHeadDim % 32 == 0 ? 32 : 16;
-  static constexpr int kBlocks = kHeadDim / kBlockColumns;
+  static constexpr int kColumns = tile_columns(kHeadDim);
+  static constexpr int kBlockColumns = kColumns % 64 == 0 ? 64 : kColumns % 32 == 0 ? 32 : 16;
+  static constexpr int kBlocks = kColumns / kBlockColumns;
   static constexpr int kRowBytes = kBlockColumns * 2;
-  static constexpr int kBytes = kRows * kHeadDim * 2;
+  static constexpr int kBytes = kRows * kColumns * 2;
   static constexpr int kBlockChunks = kBlockColumns / kChunkElements;
   static constexpr int kBlockBytes = kRows * kRowBytes;
   static constexpr int kEightRows = 8 * kRowBytes;  // the swizzle's period
 
+  // Whether the row reaches into a chunk; if not, it stays zero.
+  static HEDDLE_DEVICE constexpr bool has_chunk(int block, int chunk) {
+    return kHeadDim == kColumns || block * kBlockColumns + chunk * kChunkElements < kHeadDim;
+  }
   static HEDDLE_DEVICE int chunk_offset(int row, int block, int chunk) {
     constexpr int kShift = kBlockColumns == 64 ? 0 : kBlockColumns == 32 ? 1 : 2;
     const int swizzled = chunk ^ ((row >> kShift) & (kBlockChunks - 1));

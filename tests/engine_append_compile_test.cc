@@ -72,7 +72,7 @@ TEST_CASE("append_kv compiles for every architecture, copies and each kind of tr
     add(config_of("rope", AppendKv::transform), arch);
     add(config_of("normed_rope", AppendKv::transform), arch);
   }
-  for (const int head_dim : {16, 80, 256})
+  for (const int head_dim : {16, 56, 80, 256})
     for (const int page_size : {0, 1, 48}) add(config_of("softmax", AppendKv::copy, head_dim, page_size, DType::f16), "sm_90a");
   for (const char* variant : {"rope_interleaved", "llama31_rope", "qk_norm", "values"})
     add(config_of(variant, AppendKv::transform, 80, 0, DType::f16), "sm_90a");

@@ -122,7 +122,7 @@ TEST_CASE("B106 tiles fit the shared memory of every architecture, and of smalle
       DeviceLimits limits = limits_of(arch);
       limits.wgmma = limits.wgmma && wgmma;
       for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append})
-        for (int head_dim = 16; head_dim <= 256; head_dim += 16)
+        for (int head_dim = 8; head_dim <= 256; head_dim += 8)
           for (const TileConfig& tile : tile_candidates(pipeline, 16, head_dim, limits)) {
             CHECK(tile.smem_bytes <= limits.shared_per_block);
             CHECK(tile.ctas_per_sm * (tile.smem_bytes + 1024) <=
@@ -131,7 +131,7 @@ TEST_CASE("B106 tiles fit the shared memory of every architecture, and of smalle
     }
   }
   const DeviceLimits small{.num_sms = 40, .shared_per_block = 65536, .shared_per_sm = 65536};
-  for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+  for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
     const std::string said = sentence_of([&] {
       for (const TileConfig& tile : tile_candidates(Pipeline::append, 16, head_dim, small))
         CHECK(tile.smem_bytes <= 65536);

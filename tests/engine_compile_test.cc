@@ -147,6 +147,12 @@ TEST_CASE("compile sweep: head dims, groups, dtypes and page sizes, each at leas
   check_all(jobs_of(configs, {"sm_80", "sm_90a"}));
 }
 
+TEST_CASE("compile sweep: head dims that are padded inside, for every architecture", "[engine][compile]") {
+  const std::vector<AttentionConfig> configs = {with("causal", 4, 56, DType::bf16, 16), with("qk_norm", 8, 72, DType::f16, 64)};
+  check_all(jobs_of(configs, {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"}));
+  check_all(jobs_of({with("rope", 1, 8, DType::bf16, 0), with("softmax", 2, 200, DType::f16, 16)}, {"sm_80", "sm_90a"}));
+}
+
 TEST_CASE("compile sweep: kernels that share prefixes", "[engine][compile]") {
   std::vector<AttentionConfig> configs = {with("causal", 4, 128, DType::bf16, 16), with("sigmoid", 8, 64, DType::f16, 1),
                                           with("softmax_one", 1, 256, DType::bf16, 64)};

@@ -94,6 +94,25 @@ TEST_CASE("cpu matrix: random configurations against the reference", "[engine][m
   CHECK(tally.cut > kConfigs);  // merges were at work
 }
 
+// Rotary pairs, means of squares and every stride go by head_dim, whatever a kernel pads it to.
+TEST_CASE("cpu: any head_dim that is a multiple of 8", "[engine]") {
+  Engine engine = cpu_engine();
+  for (const int head_dim : {8, 24, 56, 72, 88, 200, 248}) {
+    for (const char* variant : {"causal", "rope", "rope_interleaved", "qk_norm"}) {
+      AttentionConfig config = small_config(head_dim % 16 ? 16 : 0);
+      config.variant = variant;
+      config.head_dim = head_dim;
+      Attention attention = engine.attention(config);
+      Problem problem(engine, mixed_shape(config), std::uint64_t(head_dim));
+      Workspace workspace = attention.workspace(problem.maxima());
+      plan_and_run(attention, workspace, problem);
+      const Verdict verdict = problem.judge();
+      INFO(verdict.what);
+      CHECK(verdict.ok);
+    }
+  }
+}
+
 TEST_CASE("one workspace serves batches that shrink and grow, none included", "[engine]") {
   Engine engine = cpu_engine();
   for (const int page_size : {0, 1, 16}) {

@@ -7,6 +7,7 @@
 #include "tests/catch.h"
 #include "tests/draw.h"
 #include "tests/merge_case.h"
+#include "tests/problem.h"
 #include "tests/variant_formulas.h"
 #include "tools/variant_tensors.h"
 
@@ -20,8 +21,14 @@ AttentionConfig random_append_config(Random& random, const std::string& variant,
   const int kv_heads = pick(random, {1, 2, 3, 8}), group = pick(random, {1, 3, 4, 20});
   const DType dtype = random.below(3) ? DType::bf16 : DType::f16;
   return {.variant = variant, .num_qo_heads = kv_heads * group, .num_kv_heads = kv_heads,
-          .head_dim = pick(random, {16, 64, 80, 128, 256}), .q_dtype = dtype, .kv_dtype = dtype,
+          .head_dim = pick(random, {16, 56, 64, 72, 80, 128, 256}), .q_dtype = dtype, .kv_dtype = dtype,
           .page_size = pick(random, {0, 1, 5, 16, 64}), .batch_invariant = random.below(3) == 0, .append_kv = mode};
+}
+
+std::vector<AttentionConfig> configs_of(const std::vector<AppendShape>& shapes) {
+  std::vector<AttentionConfig> configs;
+  for (const AppendShape& shape : shapes) configs.push_back(shape.config);
+  return configs;
 }
 
 void plan_and_append(Attention& attention, AppendCase& data, const std::map<std::string, Tensor>& own = {}) {
@@ -37,9 +44,15 @@ void plan_and_append(Attention& attention, AppendCase& data, const std::map<std:
 
 TEST_CASE("append_kv: every new row stands in its place, and nothing else is written", "[gpu][append_kv]") {
   Engine engine;
+  std::vector<AppendShape> shapes;
   for (int i = 0; i < 60; ++i) {
     Random random(900 + i);
-    const AppendShape shape = random_append(random, random_append_config(random, "causal", AppendKv::copy));
+    const AttentionConfig config = random_append_config(random, "causal", AppendKv::copy);
+    shapes.push_back(random_append(random, config));
+  }
+  compile_all(engine, configs_of(shapes));
+  for (int i = 0; i < 60; ++i) {
+    const AppendShape& shape = shapes[i];
     INFO("seed " << i << ": " << shape.describe());
     Attention attention = engine.attention(shape.config);
     AppendCase data(engine, shape, i);
@@ -52,11 +65,17 @@ TEST_CASE("append_kv: transform stores keys as the variant's own formula turns t
   Engine engine;
   for (const char* name : {"rope", "rope_interleaved", "llama31_rope", "qk_norm"}) {
     const Variant& variant = engine.variants().at(name);
+    std::vector<AppendShape> shapes;
     for (int i = 0; i < 8; ++i) {
       Random random(40 + i);
-      AppendShape shape = random_append(random, random_append_config(random, name, AppendKv::transform));
-      const bool is_partial = i % 2 == 0 && (shape.config.variant == "rope" || shape.config.variant == "rope_interleaved");
-      if (is_partial) shape.config.constants = {{"rotary_dim", 12}};  // halves of which no 16 bytes are
+      const AttentionConfig config = random_append_config(random, name, AppendKv::transform);
+      shapes.push_back(random_append(random, config));
+      const bool is_partial = i % 2 == 0 && (config.variant == "rope" || config.variant == "rope_interleaved");
+      if (is_partial) shapes.back().config.constants = {{"rotary_dim", 12}};  // halves of which no 16 bytes are
+    }
+    compile_all(engine, configs_of(shapes));
+    for (int i = 0; i < 8; ++i) {
+      const AppendShape& shape = shapes[i];
       INFO(name << ", seed " << i << ": " << shape.describe());
       const tools::VariantTensors own(engine, variant, tools::shape_words(shape.config, shape.qo_lens, shape.kv_lens), {}, i);
       const Given given(variant, 0, variant.resolve(shape.config.constants), own.on_host());

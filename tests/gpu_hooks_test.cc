@@ -31,22 +31,24 @@ const char* const kSpecs[] = {
 
 TEST_CASE("hooks: every kind on decode and append, whole and cut, with rows that keep no key", "[gpu][hooks]") {
   Engine engine;
+  std::vector<AttentionConfig> configs;
   for (const char* spec : kSpecs) {
     const Variant variant = Variant::from_json(spec, "hooks.json", engine.variants());
     engine.register_variant(variant);
-    for (const int page_size : {0, 16}) {
-      for (const DType dtype : {DType::bf16, DType::f16}) {
-        const AttentionConfig config{.variant = variant.name, .num_qo_heads = 4, .num_kv_heads = 2, .head_dim = 64,
-                                     .q_dtype = dtype, .kv_dtype = dtype, .page_size = page_size};
-        Attention attention = engine.attention(config);
-        Problem problem(engine, {.config = config, .qo_lens = {1, 4, 70, 9, 2}, .kv_lens = {900, 65, 130, 3, 0},
-                                 .want_lse = variant.use_softmax}, 7);
-        Workspace workspace = attention.workspace(problem.maxima());
-        plan_and_run(attention, workspace, problem);
-        const Verdict verdict = problem.judge();
-        INFO(verdict.what);
-        CHECK(verdict.ok);
-      }
-    }
+    for (const int page_size : {0, 16})
+      for (const DType dtype : {DType::bf16, DType::f16})
+        configs.push_back({.variant = variant.name, .num_qo_heads = 4, .num_kv_heads = 2, .head_dim = 64,
+                           .q_dtype = dtype, .kv_dtype = dtype, .page_size = page_size});
+  }
+  compile_all(engine, configs);
+  for (const AttentionConfig& config : configs) {
+    Attention attention = engine.attention(config);
+    Problem problem(engine, {.config = config, .qo_lens = {1, 4, 70, 9, 2}, .kv_lens = {900, 65, 130, 3, 0},
+                             .want_lse = attention.variant().use_softmax}, 7);
+    Workspace workspace = attention.workspace(problem.maxima());
+    plan_and_run(attention, workspace, problem);
+    const Verdict verdict = problem.judge();
+    INFO(verdict.what);
+    CHECK(verdict.ok);
   }
 }

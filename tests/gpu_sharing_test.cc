@@ -12,9 +12,13 @@ TEST_CASE("sharing: prefixes on the GPU", "[gpu][sharing]") {
   tools::Random random(17);
   int sharing = 0;
   constexpr int kHeadDims[] = {64, 128, 256};
+  std::vector<AttentionConfig> configs;
   for (int i = 0; i < 24; ++i) {
-    AttentionConfig config = sharing_config(random, kHeadDims[i % 3]);
-    config.portable = i % 4 == 3;
+    configs.push_back(sharing_config(random, kHeadDims[i % 3]));
+    configs.back().portable = i % 4 == 3;
+  }
+  compile_all(engine, configs);
+  for (const AttentionConfig& config : configs) {
     Attention attention = engine.attention(config);
     for (int batch = 0; batch < 3; ++batch) {
       Problem problem(engine, sharing_shape(random, config, {9000, 24, 300}), random.bits());

@@ -10,6 +10,7 @@
 #include "runtime/driver.h"
 #include "tests/draw.h"
 #include "tools/half.h"
+#include "tools/parallel.h"
 
 namespace heddle_tests {
 
@@ -258,6 +259,10 @@ Verdict Problem::judge() const {
   return total;
 }
 
+void compile_all(Engine& engine, const std::vector<AttentionConfig>& configs) {
+  tools::parallel_for(int(configs.size()), [&](int i) { engine.attention(configs[std::size_t(i)]); });
+}
+
 void plan_and_run(Attention& attention, Workspace& workspace, Problem& problem) {
   attention.plan(problem.batch(), workspace, nullptr, problem.shape().params);
   attention.run(workspace, problem.tensors(), problem.shape().params);
@@ -271,7 +276,7 @@ AttentionConfig random_config(Random& random, const Engine& engine) {
   const int kv_heads = pick(random, {1, 2, 3});
   const DType dtype = random.below(2) ? DType::bf16 : DType::f16;
   return {.variant = name, .num_qo_heads = group * kv_heads, .num_kv_heads = kv_heads,
-          .head_dim = pick(random, {64, 64, 96, 128, 128, 192, 256}), .q_dtype = dtype, .kv_dtype = dtype,
+          .head_dim = pick(random, {64, 64, 96, 128, 128, 192, 256, 56, 72, 88, 200}), .q_dtype = dtype, .kv_dtype = dtype,
           .page_size = pick(random, {0, 1, 5, 16, 64}), .max_qo_len = random.below(4) ? 0 : 1,
           .constants = random_params(random, engine.variants().at(name), true)};
 }

@@ -76,6 +76,9 @@ class Problem {
 };
 
 // plan + run on the legacy stream, and wait.
+// On all cores, so that what follows takes them from the cache: what compiling one by one costs most.
+void compile_all(heddle::Engine& engine, const std::vector<heddle::AttentionConfig>& configs);
+
 void plan_and_run(heddle::Attention& attention, heddle::Workspace& workspace, Problem& problem);
 
 // What random problems are drawn from: any of the engine's variants, constants settled, and lengths with

@@ -50,7 +50,7 @@ const Mistake kMistakes[] = {
     {[](User& u) { u.make([](auto& c) { c.variant = "sliding-window"; }); },
      "There is no variant \"sliding-window\"; the nearest valid one is sliding_window (allowed: NAMES)."},
     {[](User& u) { u.make([](auto& c) { c.num_kv_heads = 3; }); }, "num_qo_heads 8 is not a multiple of num_kv_heads 3."},
-    {[](User& u) { u.make([](auto& c) { c.head_dim = 100; }); }, "head_dim 100 is not supported; it must be a multiple of 16 up to 256."},
+    {[](User& u) { u.make([](auto& c) { c.head_dim = 100; }); }, "head_dim 100 is not supported; it must be a multiple of 8 up to 256."},
     {[](User& u) { u.make([](auto& c) { c.q_dtype = DType::f16; }); }, "q_dtype f16 and kv_dtype bf16 differ; they must be equal."},
     {[](User& u) { u.make([](auto& c) { c.kv_dtype = DType::u8; }); }, "dtype u8 is not supported for q, k and v; bf16 and f16 are."},
     {[](User& u) { u.make([](auto& c) { c.constants = {{"window", 64}}; }); },
@@ -104,7 +104,7 @@ const CommandMistake kCommandMistakes[] = {
      "The lengths '64,4096' are not of the form COUNTxLENGTH (2 parts, found 1); lengths are written as [1,2,3], 64x4096, 1x131072+255x1024, "
      "zipf:256:65536 or uniform:64:256:16384."},
     {"plan --heads 32,128", "--heads `32,128` has 2 numbers; it takes three, query heads, KV heads and head_dim, as in 32,8,128."},
-    {"verify --heads 32,8,512", "head_dim 512 is not supported; it must be a multiple of 16 up to 256."},
+    {"verify --heads 32,8,512", "head_dim 512 is not supported; it must be a multiple of 8 up to 256."},
     {"verify --variant softcap", "There is no variant \"softcap\"; the nearest valid one is soft_cap (allowed: NAMES)."},
     {"verify --variant mine.json", "The spec mine.json cannot be opened: No such file or directory."},
     {"verify --variant soft_cap --param cap 30", "--param `cap` is not a name and a number; write it as in cap=30."},
