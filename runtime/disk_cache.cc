@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,7 +10,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <random>
 
 #include "runtime/cache_entry.h"
 #include "runtime/files.h"
@@ -22,6 +22,12 @@ namespace {
 
 constexpr std::uint64_t kMaxEntryBytes = std::uint64_t{1} << 30;
 constexpr std::int64_t kTouchAfterSeconds = 3600;  // relatime makes atime useless for recency
+
+// Not std::random_device: libstdc++'s, linked in, asks for glibc 2.36 where it was built with it.
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  return getrandom(&number, sizeof number, 0) == sizeof number ? number : 0;
+}
 
 std::string words_of(int error) { return std::generic_category().message(error); }
 
@@ -197,11 +203,10 @@ void DiskCache::write(const std::string& key, const std::string& key_text,
 // Written aside, forced to the disk, then renamed: after a kill or a power cut there is the old
 // entry, none, or the whole new one.
 bool DiskCache::publish(const std::string& path, const std::string& bytes) {
-  thread_local std::mt19937_64 random{std::random_device{}()};
   std::string temporary;
   int file = -1;
   for (int tries = 0; file < 0 && tries < 3; ++tries) {
-    temporary = fmt::format("{}/tmp/{}-{:016x}", dir_, getpid(), random());
+    temporary = fmt::format("{}/tmp/{}-{:016x}", dir_, getpid(), random_number());
     file =
         open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, file_mode());
     if (file < 0 && errno != EEXIST) break;

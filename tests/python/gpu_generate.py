@@ -31,7 +31,6 @@ import transformers
 import heddle
 import heddle.transformers
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
 
 IMPLEMENTATIONS = ["eager", "sdpa", "heddle"]
 NO_SDPA = {"gpt_oss"}  # Transformers has none for it
@@ -67,7 +66,7 @@ def no_attention(module, query, *_, **__):
 
 for word, function in (("heddle_float16", attention_in_float16), ("no_attention", no_attention)):
     AttentionInterface.register(word, function)
-    AttentionMaskInterface.register(word, sdpa_mask)
+    AttentionMaskInterface.register(word, heddle.transformers.mask)
 
 
 def make_attention_matter(model):

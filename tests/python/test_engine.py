@@ -153,7 +153,7 @@ def test_same_bits_and_a_read_only_input(engine):
         step.run(attention, workspace)
     assert (first.o == second.o).all()
     first.o.flags.writeable = False
-    with pytest.raises(heddle.InputError, match="Tensor o is read-only, but run.. writes it"):
+    with pytest.raises(heddle.InputError, match="Tensor o is read-only, but this call writes it"):
         first.run(attention, workspace)
 
 

@@ -40,7 +40,9 @@ def test_stubs_match_the_extension():
 
 
 def test_everything_says_what_it_is():
-    for name in ("Engine", "Variant", "AttentionConfig", "Attention", "Workspace", "PlanSummary", "Error"):
+    for name in ("Engine", "Variant", "AttentionConfig", "Attention", "MergeStates", "Workspace", "PlanSummary",
+                 "Error"):
         assert getattr(heddle, name).__doc__, name
-    for method in (heddle.Attention.plan, heddle.Attention.run, heddle.Attention.workspace, heddle.Engine.attention):
+    for method in (heddle.Attention.plan, heddle.Attention.run, heddle.Attention.append_kv, heddle.Attention.workspace,
+                   heddle.MergeStates.run, heddle.Engine.attention, heddle.Engine.merge_states):
         assert len(method.__doc__.splitlines()) > 3

@@ -1,6 +1,7 @@
 #include "tools/python/arguments.h"
 
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "engine/error.h"
@@ -36,6 +37,27 @@ Stream stream_of(nb::handle number) {
   return reinterpret_cast<Stream>(nb::cast<std::uintptr_t>(number));
 }
 
+std::string dtype_word(nb::handle dtype) {
+  // A NumPy scalar type prints as a class; its __name__ is the word. str() of a torch.dtype has
+  // "torch.".
+  std::string word =
+      nb::hasattr(dtype, "__name__") ? text_of(dtype.attr("__name__")) : text_of(dtype);
+  if (word.starts_with("torch.")) word.erase(0, 6);
+  return word;
+}
+
+std::optional<DType> float_of(std::string_view word) {
+  for (const auto& [known, value] : {std::pair{"bf16", DType::bf16},
+                                     {"bfloat16", DType::bf16},
+                                     {"f16", DType::f16},
+                                     {"float16", DType::f16},
+                                     {"half", DType::f16},
+                                     {"f32", DType::f32},
+                                     {"float32", DType::f32}})
+    if (word == known) return value;
+  return std::nullopt;
+}
+
 std::int32_t checked_int(std::int64_t value, std::string_view name, std::size_t index) {
   if (value < std::numeric_limits<std::int32_t>::min() ||
       value > std::numeric_limits<std::int32_t>::max())
@@ -64,20 +86,28 @@ Stream read_stream(nb::handle stream, const Place& place) {
 }
 
 DType read_dtype(nb::handle dtype) {
-  // A NumPy scalar type prints as a class; its __name__ is the word. str() of a torch.dtype has
-  // "torch.".
-  std::string word =
-      nb::hasattr(dtype, "__name__") ? text_of(dtype.attr("__name__")) : text_of(dtype);
-  if (word.starts_with("torch.")) word.erase(0, 6);
-  for (const auto& [known, value] : {std::pair{"bf16", DType::bf16},
-                                     {"bfloat16", DType::bf16},
-                                     {"f16", DType::f16},
-                                     {"float16", DType::f16},
-                                     {"half", DType::f16}})
-    if (word == known) return value;
+  const std::string word = dtype_word(dtype);
+  const std::optional<DType> known = float_of(word);
+  if (known && known != DType::f32) return *known;
   fail(ErrorKind::invalid_argument,
        "dtype {} is not one that q, k and v can have; bf16 (bfloat16) and f16 (float16) are.",
        word);
+}
+
+DType read_state_dtype(nb::handle dtype) {
+  const std::string word = dtype_word(dtype);
+  if (const std::optional<DType> known = float_of(word)) return *known;
+  fail(ErrorKind::invalid_argument,
+       "dtype {} is not one that states can have; f32 (float32), bf16 (bfloat16) and f16 (float16) "
+       "are.",
+       word);
+}
+
+AppendKv read_append_kv(std::string_view word) {
+  for (const AppendKv mode : {AppendKv::none, AppendKv::copy, AppendKv::transform})
+    if (word == name_of(mode)) return mode;
+  fail(ErrorKind::invalid_argument,
+       "append_kv is \"{}\"; it must be \"none\", \"copy\" or \"transform\".", word);
 }
 
 KvLayout read_layout(std::string_view layout) {

@@ -18,8 +18,12 @@ namespace heddle::python {
 // where everything is synchronous, has none.
 Stream read_stream(nanobind::handle stream, const Place& place);
 
-// "bf16", "bfloat16", torch.bfloat16, numpy.float16, ...
+// "bf16", "bfloat16", torch.bfloat16, numpy.float16, ... of q, k and v.
 DType read_dtype(nanobind::handle dtype);
+// The same, or f32: of partial states.
+DType read_state_dtype(nanobind::handle dtype);
+
+AppendKv read_append_kv(std::string_view word);
 
 KvLayout read_layout(std::string_view layout);
 

@@ -201,13 +201,20 @@ Tensor read_tensor(nb::handle object, std::string_view name, const Place& place,
          name, array.type.bits, array.type.code);
   if (written && array.read_only)
     fail(ErrorKind::invalid_argument,
-         "Tensor {} is read-only, but run() writes it; give a writable one.", name);
+         "Tensor {} is read-only, but this call writes it; give a writable one.", name);
   owner = std::move(array.owner);
   return {.data = array.data,
           .dtype = *dtype,
           .rank = array.rank,
           .shape = array.shape,
           .strides = array.strides};
+}
+
+Tensor TensorReader::read(nb::handle object, std::string_view name, bool written) {
+  nb::object owner;
+  const Tensor tensor = read_tensor(object, name, place_, stream_, written, owner);
+  if (owner.is_valid()) owners_.push_back(std::move(owner));  // PyTorch's tensors have none
+  return tensor;
 }
 
 }  // namespace heddle::python

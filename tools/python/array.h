@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include <nanobind/nanobind.h>
 
@@ -41,5 +42,20 @@ Array read_array(nanobind::handle object, std::string_view name, Stream stream);
 // NumPy has no type for; bool as u8.
 Tensor read_tensor(nanobind::handle object, std::string_view name, const Place& place,
                    Stream stream, bool written, nanobind::object& owner);
+
+// The tensors of one call, alive as long as this is.
+class TensorReader {
+ public:
+  TensorReader(const Place& place, Stream stream) : place_(place), stream_(stream) {}
+  Tensor input(nanobind::handle object, std::string_view name) { return read(object, name, false); }
+  Tensor output(nanobind::handle object, std::string_view name) { return read(object, name, true); }
+
+ private:
+  Tensor read(nanobind::handle object, std::string_view name, bool written);
+
+  const Place& place_;
+  Stream stream_;
+  std::vector<nanobind::object> owners_;
+};
 
 }  // namespace heddle::python

@@ -7,6 +7,7 @@
 #include <nanobind/nanobind.h>
 
 #include "engine/engine.h"
+#include "engine/merge_states.h"
 #include "tools/python/array.h"
 
 namespace heddle::python {
@@ -21,6 +22,11 @@ struct PyAttention {
   Place place;
 };
 
+struct PyMergeStates {
+  MergeStates merge;
+  Place place;
+};
+
 struct PyWorkspace {
   Workspace workspace;
   Place place;
@@ -31,7 +37,11 @@ struct PyWorkspace {
 void bind_variant(nanobind::module_& m);    // Variant
 void bind_engine(nanobind::module_& m);     // Engine, AttentionConfig and the records they return
 void bind_attention(nanobind::module_& m);  // Attention, Workspace, PlanSummary
+void bind_merge(nanobind::module_& m);      // MergeStates
 void bind_cache(nanobind::module_& m);      // the functions under heddle.cache
+
+PyMergeStates make_merge_states(PyEngine& engine, int head_dim, nanobind::handle state_dtype,
+                                nanobind::handle o_dtype);
 
 // A dict, JSON text (its first character is a brace), a path or a Variant. `engine` resolves what
 // the spec composes.

@@ -4,8 +4,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
-
 #include "engine/error.h"
 #include "tools/python/arguments.h"
 #include "tools/python/bind.h"
@@ -41,28 +39,29 @@ PyWorkspace* workspace(const PyAttention& self, int max_requests, std::int64_t m
 
 PlanSummary plan(PyAttention& self, PyWorkspace& workspace, nb::handle qo_indptr,
                  nb::handle kv_indptr, nb::handle last_page_len, nb::handle kv_lens,
-                 std::int64_t kv_table_stride, const std::optional<ParamValues>& params,
-                 nb::handle stream_word, bool copy) {
+                 std::int64_t kv_table_stride, nb::handle kv_indices,
+                 const std::optional<ParamValues>& params, nb::handle stream_word, bool copy) {
   const Busy busy(workspace);
   const Stream stream = read_stream(stream_word, self.place);
   const HostInts qo(qo_indptr, "qo_indptr", stream, copy), kv(kv_indptr, "kv_indptr", stream, copy),
-      last(last_page_len, "last_page_len", stream, copy), lens(kv_lens, "kv_lens", stream, copy);
+      last(last_page_len, "last_page_len", stream, copy), lens(kv_lens, "kv_lens", stream, copy),
+      pages(kv_indices, "kv_indices", stream, copy);
   const Batch batch{.qo_indptr = qo.values(),
                     .kv_indptr = kv.values(),
                     .last_page_len = last.values(),
                     .kv_table_stride = kv_table_stride,
-                    .kv_lens = lens.values()};
+                    .kv_lens = lens.values(),
+                    .kv_indices = pages.values()};
   workspace.kv_table_stride = kv_table_stride;
   const nb::gil_scoped_release release;
   return self.attention.plan(batch, workspace.workspace, stream, params ? *params : ParamValues());
 }
 
 // The core takes an address; whether all that the plan will read is there can be told here only.
-const std::int32_t* read_kv_indices(nb::handle object, const PyAttention& self,
-                                    const PyWorkspace& workspace, Stream stream,
-                                    nb::object& owner) {
+const std::int32_t* read_kv_indices(nb::handle object, const PyWorkspace& workspace,
+                                    TensorReader& reader) {
   if (object.is_none()) return nullptr;
-  const Tensor t = read_tensor(object, "kv_indices", self.place, stream, false, owner);
+  const Tensor t = reader.input(object, "kv_indices");
   if (t.dtype != DType::i32)
     fail(ErrorKind::invalid_argument, "kv_indices holds {}; page ids are int32.", name_of(t.dtype));
   if (t.rank < 1 || t.rank > 2)
@@ -85,36 +84,63 @@ const std::int32_t* read_kv_indices(nb::handle object, const PyAttention& self,
   return static_cast<const std::int32_t*>(t.data);
 }
 
+std::map<std::string, Tensor> read_own(const std::optional<nb::dict>& given,
+                                       TensorReader& reader) {
+  std::map<std::string, Tensor> own;
+  if (given)
+    for (const auto& [key, value] : *given) {
+      const auto name = nb::cast<std::string>(key);
+      own[name] = reader.input(value, name);
+    }
+  return own;
+}
+
+// A launch takes about as long as another thread would need to get the GIL and give it back.
+template <class Call>
+void launch(const Place& place, const Call& call) {
+  if (place.on_gpu) return call();
+  const nb::gil_scoped_release release;
+  call();
+}
+
 void run(PyAttention& self, PyWorkspace& workspace, nb::handle q, nb::handle k, nb::handle v,
          nb::handle o, nb::handle kv_indices, nb::handle lse, const char* layout,
          const std::optional<ParamValues>& params, std::optional<nb::dict> variant_tensors,
          nb::handle stream_word) {
   const Busy busy(workspace);
   const Stream stream = read_stream(stream_word, self.place);
-  std::array<nb::object, 6> owners;
-  const auto read = [&](nb::handle object, const char* name, bool written, nb::object& owner) {
-    return read_tensor(object, name, self.place, stream, written, owner);
-  };
-  Tensors tensors{.q = read(q, "q", false, owners[0]),
-                  .k = read(k, "k", false, owners[1]),
-                  .v = read(v, "v", false, owners[2]),
-                  .o = read(o, "o", true, owners[3]),
+  TensorReader reader(self.place, stream);
+  Tensors tensors{.q = reader.input(q, "q"),
+                  .k = reader.input(k, "k"),
+                  .v = reader.input(v, "v"),
+                  .o = reader.output(o, "o"),
                   .layout = read_layout(layout)};
-  if (!lse.is_none()) tensors.lse = read(lse, "lse", true, owners[4]);
-  tensors.kv_indices = read_kv_indices(kv_indices, self, workspace, stream, owners[5]);
-  std::vector<nb::object> more;
-  if (variant_tensors)
-    for (const auto& [key, value] : *variant_tensors) {
-      const auto name = nb::cast<std::string>(key);
-      tensors.variant[name] = read(value, name.c_str(), false, more.emplace_back());
-    }
-  const auto go = [&] {
+  if (!lse.is_none()) tensors.lse = reader.output(lse, "lse");
+  tensors.kv_indices = read_kv_indices(kv_indices, workspace, reader);
+  tensors.variant = read_own(variant_tensors, reader);
+  launch(self.place, [&] {
     self.attention.run(workspace.workspace, tensors, params ? *params : ParamValues(), stream);
-  };
-  // A launch takes about as long as another thread would need to get the GIL and give it back.
-  if (self.place.on_gpu) return go();
-  const nb::gil_scoped_release release;
-  go();
+  });
+}
+
+void append_kv(PyAttention& self, PyWorkspace& workspace, nb::handle new_k, nb::handle new_v,
+               nb::handle k, nb::handle v, nb::handle kv_indices, const char* layout,
+               const std::optional<ParamValues>& params, std::optional<nb::dict> variant_tensors,
+               nb::handle stream_word) {
+  const Busy busy(workspace);
+  const Stream stream = read_stream(stream_word, self.place);
+  TensorReader reader(self.place, stream);
+  AppendTensors tensors{.new_k = reader.input(new_k, "new_k"),
+                        .new_v = reader.input(new_v, "new_v"),
+                        .k = reader.output(k, "k"),
+                        .v = reader.output(v, "v"),
+                        .layout = read_layout(layout)};
+  tensors.kv_indices = read_kv_indices(kv_indices, workspace, reader);
+  tensors.variant = read_own(variant_tensors, reader);
+  launch(self.place, [&] {
+    self.attention.append_kv(workspace.workspace, tensors, params ? *params : ParamValues(),
+                             stream);
+  });
 }
 
 void bind_summary(nb::module_& m) {
@@ -124,6 +150,10 @@ void bind_summary(nb::module_& m) {
       .def_ro("joins", &PlanSummary::joins, "Query tiles whose keys were cut.")
       .def_ro("max_over_mean", &PlanSummary::max_over_mean,
               "Cost of the busiest CTA over the mean.")
+      .def_ro("shared_prefixes", &PlanSummary::shared_prefixes,
+              "Groups of requests whose common keys are read once.")
+      .def_ro("shared_keys", &PlanSummary::shared_keys,
+              "Keys that need not be read again: of every group, times its requests but one.")
       .def_ro("num_qo_rows", &PlanSummary::num_qo_rows,
               "Rows that q, o and lse must have at least.")
       .def_ro("max_kv_len", &PlanSummary::max_kv_len, "Of one request.")
@@ -176,7 +206,7 @@ void bind_attention(nb::module_& m) {
       .def("plan", &plan, nb::arg("workspace"), nb::arg("qo_indptr"),
            nb::arg("kv_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(), nb::kw_only(),
            nb::arg("kv_lens") = nb::none(), nb::arg("kv_table_stride") = 0,
-           nb::arg("params") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("copy") = false,
+           nb::arg("kv_indices") = nb::none(), nb::arg("params") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("copy") = false,
            "Once a step: turns lengths into a balanced work list and starts its copy to the "
            "device.\n\n"
            "Lists, NumPy arrays or CPU tensors of integers; an array on the GPU is refused unless "
@@ -190,10 +220,17 @@ void bind_attention(nb::module_& m) {
            "kv_lens, kv_table_stride: [num_requests] keys, and entries between rows of a dense "
            "page table; instead of\n"
            "    kv_indptr and last_page_len.\n"
+           "kv_indices: with share_prefixes: the page ids that run() will get, on the host; what "
+           "neighbouring requests have\n"
+           "    in common is then found and read once, where that is faster. None: nothing is "
+           "shared.\n"
            "params: run-time values of the variant's params; run() must get the same for those of "
            "a declared mask.\n"
            "stream: None (PyTorch's current stream, if it is imported), an integer or a stream "
-           "object.")
+           "object.\n\n"
+           "Raises InputError for a batch that is not one or exceeds the workspace's maxima, and, "
+           "where append_kv is asked\n"
+           "for, for a request with fewer keys than query rows.")
       .def("run", &run, nb::arg("workspace"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
            nb::arg("o"), nb::kw_only(), nb::arg("kv_indices") = nb::none(),
            nb::arg("lse") = nb::none(), nb::arg("layout") = "NHD", nb::arg("params") = nb::none(),
@@ -209,7 +246,30 @@ void bind_attention(nb::module_& m) {
            "params: run-time values of the variant's params\n"
            "tensors: the variant's own tensors by name\n"
            "stream: as for plan()\n\n"
-           "Arrays stay the caller's: keep them until the stream has passed this run.")
+           "Arrays stay the caller's: keep them until the stream has passed this run. Raises "
+           "InputError for an array whose\n"
+           "dtype, shape, strides or device do not fit, before anything is launched.")
+      .def("append_kv", &append_kv, nb::arg("workspace"), nb::arg("new_k"), nb::arg("new_v"),
+           nb::arg("k"), nb::arg("v"), nb::kw_only(), nb::arg("kv_indices") = nb::none(),
+           nb::arg("layout") = "NHD", nb::arg("params") = nb::none(),
+           nb::arg("tensors") = nb::none(), nb::arg("stream") = nb::none(),
+           "Once a layer, before its run(): stores the new K and V rows of the step planned last "
+           "in their pages. One launch\n"
+           "for all requests; may be captured into a CUDA graph, where it follows every later "
+           "plan.\n\n"
+           "A request's new rows are its last qo_len keys, positions kv_len - qo_len to kv_len - "
+           "1: the lengths of plan()\n"
+           "count them already.\n\n"
+           "new_k, new_v: [num_qo_rows, num_kv_heads, head_dim], rows as in q; views of a fused "
+           "QKV array will do\n"
+           "k, v: where they go, as in run(); written, and only there\n"
+           "kv_indices, layout, stream: as for run()\n"
+           "params, tensors: with append_kv=\"transform\" as for run(), for the variant's "
+           "key_transform and value_transform;\n"
+           "    none with \"copy\"\n\n"
+           "Raises InputError where the Attention was made with append_kv=\"none\", before "
+           "plan(), and for arrays that do not\n"
+           "fit or overlap.")
       .def_prop_ro("config", [](const PyAttention& self) { return self.attention.config(); })
       .def_prop_ro("variant", [](const PyAttention& self) { return self.attention.variant(); })
       .def_prop_ro("kernels", [](const PyAttention& self) { return self.attention.kernels(); })

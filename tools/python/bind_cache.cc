@@ -34,32 +34,45 @@ nb::list entries(const std::optional<std::string>& dir) {
   return list;
 }
 
+KernelInfo info_of(std::string_view kernel, const std::string& arch, const KernelBuild& build,
+                   std::chrono::duration<double, std::milli> time) {
+  const Artifact& artifact = *build.result.artifact;
+  return {.kernel = std::string(kernel),
+          .arch = arch,
+          .compile_ms = artifact.compile_ms,
+          .load_ms = time.count(),
+          .registers = artifact.registers,
+          .shared_bytes = build.tile.smem_bytes,
+          .spill_bytes = artifact.spill_bytes,
+          .origin = name_of(build.result.origin)};
+}
+
 // Kernels for a GPU that need not be here, as when an image is built.
 std::vector<KernelInfo> compile_for(const PyEngine& engine, const AttentionConfig& config,
                                     const std::string& arch, const std::optional<std::string>& dir,
                                     const std::vector<std::string>& nvrtc_dirs) {
   check_config(config);
   const Variant variant = engine.engine.variants().at(config.variant);
+  check_sharing(variant, config);
+  check_append_kv(variant, config);
   const nb::gil_scoped_release release;
   NvrtcCompiler compiler(nvrtc_dirs);
   KernelCache cache = open_cache(dir);
+  const std::vector<double> values = variant.resolve(config.constants);
   std::vector<KernelInfo> made;
-  for (const Pipeline pipeline : launch_set(config)) {
+  const auto add = [&](std::string_view kernel, const auto& build) {
     const auto begin = std::chrono::steady_clock::now();
-    const KernelBuild build =
-        build_kernel(cache, compiler, pipeline, variant, variant.resolve(config.constants), config,
-                     arch, limits_of(arch));
-    const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
-    const Artifact& artifact = *build.result.artifact;
-    made.push_back({.kernel = std::string(name_of(pipeline)),
-                    .arch = arch,
-                    .compile_ms = artifact.compile_ms,
-                    .load_ms = time.count(),
-                    .registers = artifact.registers,
-                    .shared_bytes = build.tile.smem_bytes,
-                    .spill_bytes = artifact.spill_bytes,
-                    .origin = name_of(build.result.origin)});
-  }
+    const KernelBuild built = build();
+    made.push_back(info_of(kernel, arch, built, std::chrono::steady_clock::now() - begin));
+  };
+  for (const Pipeline pipeline : launch_set(config))
+    add(name_of(pipeline), [&] {
+      return build_kernel(cache, compiler, pipeline, variant, values, config, arch,
+                          limits_of(arch));
+    });
+  if (config.append_kv != AppendKv::none)
+    add("append_kv",
+        [&] { return build_append_kv(cache, compiler, variant, values, config, arch); });
   return made;
 }
 

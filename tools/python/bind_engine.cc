@@ -33,7 +33,8 @@ void init_engine(PyEngine* self, nb::handle device, bool disk_cache,
 void init_config(AttentionConfig* self, int num_qo_heads, int num_kv_heads, int head_dim,
                  const std::string& variant, nb::handle q_dtype, nb::handle kv_dtype, int page_size,
                  std::optional<float> sm_scale, std::optional<int> max_qo_len, bool batch_invariant,
-                 bool portable, std::optional<ParamValues> constants) {
+                 bool share_prefixes, const char* append_kv, bool portable,
+                 std::optional<ParamValues> constants) {
   const DType dtype = read_dtype(q_dtype);
   new (self) AttentionConfig{.variant = variant,
                              .num_qo_heads = num_qo_heads,
@@ -45,6 +46,8 @@ void init_config(AttentionConfig* self, int num_qo_heads, int num_kv_heads, int 
                              .sm_scale = sm_scale.value_or(0),
                              .max_qo_len = max_qo_len.value_or(0),
                              .batch_invariant = batch_invariant,
+                             .share_prefixes = share_prefixes,
+                             .append_kv = read_append_kv(append_kv),
                              .portable = portable,
                              .constants = constants.value_or(ParamValues())};
 }
@@ -67,7 +70,8 @@ PyAttention attention(PyEngine& self, nb::handle config, nb::kwargs words) {
 void bind_records(nb::module_& m) {
   nb::class_<KernelInfo>(m, "KernelInfo", "One compiled kernel.")
       .def_ro("kernel", &KernelInfo::kernel,
-              "\"decode\", \"append\", or \"host\" on the CPU device.")
+              "\"decode\", \"append\", \"append_kv\" or \"merge_states\"; \"host\" on the CPU "
+              "device.")
       .def_ro("arch", &KernelInfo::arch)
       .def_ro("compile_ms", &KernelInfo::compile_ms,
               "Of the compile that made it, whenever that was.")
@@ -99,7 +103,8 @@ void bind_config(nb::module_& m) {
            nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("variant") = "softmax",
            nb::arg("q_dtype") = "bf16", nb::arg("kv_dtype") = nb::none(), nb::arg("page_size") = 16,
            nb::arg("sm_scale") = nb::none(), nb::arg("max_qo_len") = nb::none(),
-           nb::arg("batch_invariant") = false, nb::arg("portable") = false,
+           nb::arg("batch_invariant") = false, nb::arg("share_prefixes") = false,
+           nb::arg("append_kv") = "none", nb::arg("portable") = false,
            nb::arg("constants") = nb::none(),
            "variant: name of a registered variant.\n"
            "q_dtype, kv_dtype: of q and o, of k and v: \"bf16\" or \"f16\" (torch and NumPy dtypes "
@@ -109,6 +114,16 @@ void bind_config(nb::module_& m) {
            "max_qo_len: most query rows of one request; None is any. 1 leaves the append kernel "
            "out.\n"
            "batch_invariant: a request's bits do not depend on what else is in the batch.\n"
+           "share_prefixes: plan() looks for prefixes that neighbouring requests share, in the page "
+           "ids it is given, and has\n"
+           "    their keys read once. Needs pages, at most 16 query heads to a kv head, and a variant "
+           "without window, sinks\n"
+           "    and positions; not with batch_invariant.\n"
+           "append_kv: what append_kv() does with new K and V rows: \"none\" (it is refused), "
+           "\"copy\" (stored as they are),\n"
+           "    \"transform\" (stored as the variant's key_transform and value_transform leave "
+           "them; run() then reads them as\n"
+           "    they are). All Attentions over the same pages need the same, transform or not.\n"
            "portable: only kernels that every architecture has.\n"
            "constants: values of the variant's constant params.")
       .def_ro("variant", &AttentionConfig::variant)
@@ -123,6 +138,9 @@ void bind_config(nb::module_& m) {
       .def_ro("sm_scale", &AttentionConfig::sm_scale, "0 stands for 1 / sqrt(head_dim).")
       .def_ro("max_qo_len", &AttentionConfig::max_qo_len, "0 stands for any.")
       .def_ro("batch_invariant", &AttentionConfig::batch_invariant)
+      .def_ro("share_prefixes", &AttentionConfig::share_prefixes)
+      .def_prop_ro("append_kv",
+                   [](const AttentionConfig& c) { return std::string(name_of(c.append_kv)); })
       .def_ro("portable", &AttentionConfig::portable)
       .def_ro("constants", &AttentionConfig::constants)
       .def("__repr__", [](const AttentionConfig& c) {
@@ -175,6 +193,13 @@ void bind_engine(nb::module_& m) {
            "later.\n\n"
            "Takes an AttentionConfig, or its words: attention(num_qo_heads=32, num_kv_heads=8, "
            "head_dim=128).")
+      .def("merge_states", &make_merge_states, nb::kw_only(), nb::arg("head_dim"),
+           nb::arg("state_dtype") = "f32", nb::arg("o_dtype") = "bf16",
+           "Compiles, or finds in the cache, the kernel that merges partial states of "
+           "attention.\n\n"
+           "head_dim: a multiple of 8.\n"
+           "state_dtype, o_dtype: of the states' o and of the result's: \"f32\", \"bf16\" or "
+           "\"f16\".")
       .def("__repr__", [](const PyEngine& self) {
         return fmt::format("heddle.Engine({})", self.engine.device().name);
       });

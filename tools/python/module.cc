@@ -20,5 +20,6 @@ NB_MODULE(_core, m) {
   heddle::python::bind_variant(m);
   heddle::python::bind_engine(m);
   heddle::python::bind_attention(m);
+  heddle::python::bind_merge(m);
   heddle::python::bind_cache(m);
 }

@@ -25,6 +25,7 @@ from heddle._core import (
     FileError,
     InputError,
     KernelInfo,
+    MergeStates,
     PlanSummary,
     UnsupportedError,
     Variant,
@@ -34,5 +35,6 @@ from heddle._core import (
 
 __all__ = [
     "Attention", "AttentionConfig", "CompileError", "DeviceInfo", "DriverError", "Engine", "Error", "FileError",
-    "InputError", "KernelInfo", "PlanSummary", "UnsupportedError", "Variant", "Workspace", "__version__", "cache",
+    "InputError", "KernelInfo", "MergeStates", "PlanSummary", "UnsupportedError", "Variant", "Workspace", "__version__",
+    "cache",
 ]

@@ -4,8 +4,8 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="heddle", dtype=torch.bfloat16)
 
 Inference only, in bfloat16 or float16. Soft caps, sliding windows and attention sinks run in the kernel. Where a mask
-is more than causal (padding, a static cache), Transformers makes it as for sdpa and the kernel reads it. Keys and
-values are read where the cache has them: one request as ragged rows, a batch as pages of one row.
+is more than causal and a window (padding, a static cache, chunks), Transformers makes it as for sdpa and the kernel
+reads it. Keys and values are read where the cache has them: one request as ragged rows, a batch as pages of one row.
 """
 import threading
 
@@ -17,6 +17,8 @@ from heddle import InputError, UnsupportedError
 from heddle._planned import planned_of_thread
 
 _of_thread = threading.local()
+
+_NOT_GIVEN = object()
 
 # What would change the result and this attention does not do.
 _REFUSED = ("position_bias", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k", "block_table")
@@ -34,6 +36,58 @@ def _check(query, key, value, dropout, more):
             raise UnsupportedError(f"{name}={more[name]!r} is not supported by heddle's attention.")
     if more.get("output_attentions"):
         raise UnsupportedError("output_attentions=True is not supported: heddle never has the weights as a whole.")
+
+
+def _is_padded(attention_mask, kv_offset, kv_length):
+    if attention_mask is None:
+        return False
+    kept = attention_mask[:, kv_offset:kv_offset + kv_length]
+    return kept.shape[1] < kv_length or not bool(kept.all())
+
+
+def _is_declared(q_length=None, kv_length=None, q_offset=0, kv_offset=0, attention_mask=None, local_size=None,
+                 allow_is_causal_skip=True, config=None, **_):
+    """Whether a mask is causal and a window alone, with the last row at the last key."""
+    if not allow_is_causal_skip or not all(isinstance(n, int) for n in (q_length, kv_length, q_offset, kv_offset)):
+        return False  # a static cache counts in tensors
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or q_offset + q_length != kv_offset + kv_length:
+        return False
+    # Chunks come as a local_size too.
+    if local_size is not None and (local_size != getattr(config, "sliding_window", None)
+                                   or local_size == getattr(config, "attention_chunk_size", None)):
+        return False
+    return not _is_padded(attention_mask, kv_offset, kv_length)
+
+
+def mask(**words):
+    """Transformers' mask function for heddle, with the words of its sdpa_mask: None where causal and the layer's
+    window say it all."""
+    declared = _is_declared(**words)
+    if declared and words.get("local_size") is not None:
+        _of_thread.without_window = words["config"]
+    made = None if declared else sdpa_mask(**words)
+    if made is None and 1 < words.get("q_length", 1) < words["kv_length"]:
+        prompts = _of_thread.__dict__.setdefault("prompts", {})
+        if len(prompts) > 64:
+            prompts.clear()
+        prompts[words["q_length"], words["kv_length"]] = not declared
+    return made
+
+
+def _is_prompt(qo_len, kv_len):
+    """Whether the step is the first of a static cache: what lies behind the prompt is not there yet. sdpa_mask gives
+    None for that too, so mask() notes which of the two its None was."""
+    return kv_len > qo_len and _of_thread.__dict__.get("prompts", {}).get((qo_len, kv_len), True)
+
+
+def _window_of(module):
+    """Of a layer that does not say, but whose model asked for a mask with a window and got None."""
+    config = getattr(module, "config", None)
+    if config is None or _of_thread.__dict__.get("without_window") is not config:
+        return None
+    kinds = getattr(config, "layer_types", None)
+    is_sliding = kinds is None or kinds[module.layer_idx] == "sliding_attention"
+    return config.sliding_window if is_sliding else None
 
 
 def _dense(mask, batch, qo_len, kv_len):
@@ -70,16 +124,18 @@ def _rows(key, value):
 
 
 def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, softcap=None,
-              sliding_window=None, s_aux=None, **more):
+              sliding_window=_NOT_GIVEN, s_aux=None, **more):
     """query [batch, heads, qo_len, dim], key and value [batch, kv_heads, kv_len, dim] ->
     ([batch, qo_len, heads, dim], None), as Transformers' attention functions."""
     _check(query, key, value, dropout, more)
     batch, heads, qo_len, dim = query.shape
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     causal = causal and attention_mask is None and qo_len > 1
-    if causal and key.shape[2] > qo_len:  # an empty static cache: what lies behind the prompt is not there yet
+    if causal and _is_prompt(qo_len, key.shape[2]):
         key, value = key[:, :, :qo_len], value[:, :, :qo_len]
     kv_len = key.shape[2]
+    if sliding_window is _NOT_GIVEN:
+        sliding_window = _window_of(module)
     # A mask holds the window already.
     window = sliding_window if attention_mask is None and sliding_window and kv_len > sliding_window else None
     parts = {"causal": causal, "window": window is not None, "soft_cap": softcap is not None,
@@ -104,4 +160,4 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
 
 
 AttentionInterface.register("heddle", attention)
-AttentionMaskInterface.register("heddle", sdpa_mask)
+AttentionMaskInterface.register("heddle", mask)
