@@ -100,7 +100,7 @@ ShapeWords shape_words(const AttentionState& a, const WorkspaceState& ws) {
   if (a.variant.tensors.empty()) return {};
   const std::span<const RequestRecord> requests = PlanView(ws.ring.current()).requests();
   ShapeWords words{.num_qo_heads = a.config.num_qo_heads, .num_kv_heads = a.config.num_kv_heads,
-                   .head_dim = a.config.head_dim, .num_qo_rows = ws.summary.num_qo_rows,
+                   .head_dim = a.config.head_dim, .head_dim_vo = a.config.vo_dim(), .num_qo_rows = ws.summary.num_qo_rows,
                    .num_requests = static_cast<std::int64_t>(requests.size()), .kv_len = ws.summary.max_kv_len};
   // A look at every request, so only where a shape says the word.
   if (!reads_word(a.variant, "qo_len")) return words;

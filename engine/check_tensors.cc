@@ -59,25 +59,31 @@ void check_lse(const char* name, const Tensor& t) {
 
 namespace {
 
+// The last axis of q and k or, `is_vo`, of v and o.
+void check_row(const char* name, const Tensor& t, const AttentionConfig& c, bool is_vo) {
+  const bool apart = is_vo && c.vo_dim() != c.head_dim;
+  check_size(name, apart ? "head_dim_vo" : "head_dim", t.shape[t.rank - 1], apart ? c.vo_dim() : c.head_dim);
+}
+
 struct KvStrides {
   std::int64_t page, row, head;
 };
 
-KvStrides check_kv(const char* name, const Tensor& t, const AttentionState& a, const WorkspaceState& ws,
+KvStrides check_kv(const char* name, bool is_v, const Tensor& t, const AttentionState& a, const WorkspaceState& ws,
                    KvLayout layout) {
   const AttentionConfig& c = a.config;
   if (c.page_size == 0) {
     check_rows(name, t, c.kv_dtype, 3);
     check_size(name, "rows", t.shape[0], ws.summary.num_kv_rows, true);
     check_size(name, "num_kv_heads", t.shape[1], c.num_kv_heads);
-    check_size(name, "head_dim", t.shape[2], c.head_dim);
+    check_row(name, t, c, is_v);
     return {0, t.strides[0], t.strides[1]};
   }
   check_rows(name, t, c.kv_dtype, 4);
   const int row_axis = layout == KvLayout::NHD ? 1 : 2, head_axis = 3 - row_axis;
   check_size(name, "page_size", t.shape[row_axis], c.page_size);
   check_size(name, "num_kv_heads", t.shape[head_axis], c.num_kv_heads);
-  check_size(name, "head_dim", t.shape[3], c.head_dim);
+  check_row(name, t, c, is_v);
   return {t.strides[0], t.strides[row_axis], t.strides[head_axis]};
 }
 
@@ -86,7 +92,7 @@ void check_qo(const AttentionState& a, const WorkspaceState& ws, const Tensors& 
     check_rows(name, *t, a.config.q_dtype, 3);
     check_size(name, "rows", t->shape[0], ws.summary.num_qo_rows, true);
     check_size(name, "num_qo_heads", t->shape[1], a.config.num_qo_heads);
-    check_size(name, "head_dim", t->shape[2], a.config.head_dim);
+    check_row(name, *t, a.config, t == &tensors.o);
   }
   check_written("o", tensors.o, "its rows would overwrite each other");
   if (!tensors.lse.data) return;
@@ -142,8 +148,8 @@ AppendKvParams::Side check_side(const AttentionState& a, const WorkspaceState& w
   check_rows(new_name, rows, a.config.kv_dtype, 3);
   check_size(new_name, "rows", rows.shape[0], ws.summary.num_qo_rows, true);
   check_size(new_name, "num_kv_heads", rows.shape[1], a.config.num_kv_heads);
-  check_size(new_name, "head_dim", rows.shape[2], a.config.head_dim);
-  const KvStrides strides = check_kv(name, to, a, ws, tensors.layout);
+  check_row(new_name, rows, a.config, !is_k);
+  const KvStrides strides = check_kv(name, !is_k, to, a, ws, tensors.layout);
   check_written(name, to, "append_kv writes there, so it must not be 0");
   return {rows.data, to.data, rows.strides[0], rows.strides[1], strides.page, strides.row, strides.head};
 }
@@ -160,6 +166,7 @@ AppendKvParams checked_params(const AttentionState& a, const WorkspaceState& ws,
   p.num_kv_heads = a.config.num_kv_heads;
   p.group = a.plan.group;
   p.head_dim = a.config.head_dim;
+  p.head_dim_vo = a.config.vo_dim();
   p.page_size = a.config.page_size;
   p.kv_dtype = a.config.kv_dtype;
   p.transforms = a.config.append_kv == AppendKv::transform;
@@ -178,8 +185,8 @@ void check_new_rows(std::span<const std::byte> plan) {
 
 AttentionParams checked_params(const AttentionState& a, const WorkspaceState& ws, const Tensors& tensors) {
   check_qo(a, ws, tensors);
-  const KvStrides k = check_kv("k", tensors.k, a, ws, tensors.layout);
-  const KvStrides v = check_kv("v", tensors.v, a, ws, tensors.layout);
+  const KvStrides k = check_kv("k", false, tensors.k, a, ws, tensors.layout);
+  const KvStrides v = check_kv("v", true, tensors.v, a, ws, tensors.layout);
   check_indices(a, ws, tensors.kv_indices);
   AttentionParams p{};
   p.q = tensors.q.data;
@@ -197,6 +204,7 @@ AttentionParams checked_params(const AttentionState& a, const WorkspaceState& ws
   p.num_kv_heads = a.config.num_kv_heads;
   p.group = a.plan.group;
   p.head_dim = a.config.head_dim;
+  p.head_dim_vo = a.config.vo_dim();
   p.page_size = a.config.page_size;
   p.q_dtype = a.config.q_dtype;
   p.kv_dtype = a.config.kv_dtype;

@@ -50,13 +50,13 @@ void load_kernels(EngineState& engine, AttentionState& a) {
   for (Pipeline pipeline : launch_set(a.config)) {
     const int i = static_cast<int>(pipeline);
     if (!engine.on_gpu()) {
-      a.plan.pipeline[i] = pipeline_shape(pipeline, kHostTiles[i], kHostCtas, a.config.head_dim);
+      a.plan.pipeline[i] = pipeline_shape(pipeline, kHostTiles[i], kHostCtas, head_dims(a.config));
       continue;
     }
     a.gpu[i] = load(engine, a, pipeline);
     const int ctas = a.gpu[i].loaded->ctas_per_sm;
     a.plan.pipeline[i] =
-        pipeline_shape(pipeline, a.gpu[i].tile, engine.device->num_sms() * std::min(ctas, a.gpu[i].tile.ctas_per_sm), a.config.head_dim);
+        pipeline_shape(pipeline, a.gpu[i].tile, engine.device->num_sms() * std::min(ctas, a.gpu[i].tile.ctas_per_sm), head_dims(a.config));
   }
   if (engine.on_gpu() && a.config.append_kv != AppendKv::none)
     a.append_kv = load_kernel(engine, "append_kv", [&] {
@@ -122,7 +122,8 @@ Attention Engine::attention(const AttentionConfig& config) {
   state->args = arg_layout(state->variant);
   state->sm_scale = config.sm_scale > 0 ? config.sm_scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   state->plan = {.num_kv_heads = config.num_kv_heads, .group = config.num_qo_heads / config.num_kv_heads,
-                 .head_dim = config.head_dim, .page_size = config.page_size, .max_decode_rows = decode_rows(config),
+                 .head_dim = config.head_dim, .head_dim_vo = config.head_dim_vo, .page_size = config.page_size,
+                 .max_decode_rows = decode_rows(config),
                  .batch_invariant = config.batch_invariant, .share_prefixes = config.share_prefixes,
                  .sharing_cost = state_->on_gpu() ? kSharingCost : 0};
   detail::load_kernels(*state_, *state);

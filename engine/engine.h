@@ -61,7 +61,8 @@ struct AttentionConfig {
   std::string variant = "softmax";
   int num_qo_heads = 0;
   int num_kv_heads = 0;
-  int head_dim = 0;              // a multiple of 8 up to 256; tiles are padded to one of 16 inside the kernels
+  int head_dim = 0;              // of q and k: a multiple of 8 up to 256, which kernels pad to one of 16 inside
+  int head_dim_vo = 0;           // of v and o, the same; 0: head_dim
   DType q_dtype = DType::bf16;   // of q and o
   DType kv_dtype = DType::bf16;  // of k and v; equal to q_dtype
   int page_size = 16;            // 0: ragged K/V
@@ -79,14 +80,16 @@ struct AttentionConfig {
   AppendKv append_kv = AppendKv::none;  // all Attentions over the same pages need the same, transform or not
   bool portable = false;         // only kernels that every architecture has (mma.sync, no wgmma)
   ParamValues constants;         // values for params with "constant": true
+
+  int vo_dim() const { return head_dim_vo != 0 ? head_dim_vo : head_dim; }
 };
 
 // Device arrays of one run(); host arrays on the CPU device.
 struct Tensors {
   Tensor q;    // [num_qo_rows, num_qo_heads, head_dim]
   Tensor k;    // paged NHD: [num_pages, page_size, num_kv_heads, head_dim]; HND: give `layout`;
-  Tensor v;    // ragged: [num_kv_rows, num_kv_heads, head_dim]
-  Tensor o;    // like q
+  Tensor v;    // ragged: [num_kv_rows, num_kv_heads, head_dim]; v with head_dim_vo
+  Tensor o;    // [num_qo_rows, num_qo_heads, head_dim_vo]
   Tensor lse;  // [num_qo_rows, num_qo_heads] f32, natural log; leave data null if not wanted
   KvLayout layout = KvLayout::NHD;
   const std::int32_t* kv_indices = nullptr;  // page ids, on the device; null when ragged
@@ -98,7 +101,7 @@ struct Tensors {
 // not overlap k and v.
 struct AppendTensors {
   Tensor new_k;  // [num_qo_rows, num_kv_heads, head_dim]
-  Tensor new_v;  // the same
+  Tensor new_v;  // the same with head_dim_vo
   Tensor k;      // where they go: k, v, layout and kv_indices as in Tensors
   Tensor v;
   KvLayout layout = KvLayout::NHD;

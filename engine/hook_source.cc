@@ -192,8 +192,8 @@ class Renderer {
       const char* input = std::find_if(std::begin(kRowInputs), std::end(kRowInputs),
                                        [&](const auto& entry) { return entry.first == hook; })->second;
       line(fmt::format("    const Real x{0} = part{0}.{1}(x, pair, dim, context);", part, name_of(hook)));
-      line(fmt::format("    pair = part{0}.{1}(pair, x, heddle::partner_of({2}, dim, part{0}.shape.head_dim), context);",
-                       part, name_of(hook), input));
+      line(fmt::format("    pair = part{0}.{1}(pair, x, heddle::partner_of({2}, dim, part{0}.shape.{3}), context);", part,
+                       name_of(hook), input, hook == Hook::value_transform ? "head_dim_vo" : "head_dim"));
       return line(fmt::format("    x = x{};", part));
     }
     const std::string call = fmt::format("part{}.{}({}{}context)", part, name_of(hook), shape.names,

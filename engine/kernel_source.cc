@@ -13,21 +13,27 @@ constexpr int kReservedPerCta = 1024;  // shared memory that the driver keeps, b
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Below, `columns` are those of a tile's rows in shared memory: tile_columns(head_dim).
+// Of a tile's rows in shared memory.
+struct Columns {
+  int qk, vo;
+};
+Columns columns_of(const HeadDims& dims) { return {tile_columns(dims.qk), tile_columns(dims.vo)}; }
 
-int decode_smem_bytes(int columns, int rows, int kv, int warps, int stages) {
-  const int row = columns * 2;
-  return round_up(stages * 2 * kv * row + stages * rows * row + 2 * warps * rows * 4, 128);
+// A warp's stage also holds its sums, f32, which only a wide V makes it larger for.
+int decode_smem_bytes(const Columns& columns, int rows, int kv, int warps, int stages) {
+  const int warp_stage = std::max(kv / warps * (columns.qk + columns.vo) * 2, rows * columns.vo * 4);
+  return round_up(stages * warps * warp_stage + stages * rows * columns.qk * 2 + 2 * warps * rows * 4, 128);
 }
 
-int append_smem_bytes(int columns, int rows, int kv) {
-  return rows * columns * 2 + 2 * 2 * kv * columns * 2 + 2 * 2 * kv * 8 + 2 * kv * 4 + 256;
+int append_smem_bytes(const Columns& columns, int rows, int kv) {
+  return rows * columns.qk * 2 + 2 * kv * (columns.qk + columns.vo) * 2 + 2 * 2 * kv * 8 + 2 * kv * 4 + 256;
 }
 
-int append_sm90_smem_bytes(int columns, int rows, int kv, int q_buffers, int stages) {
+int append_sm90_smem_bytes(const Columns& columns, int rows, int kv, int q_buffers, int stages) {
   constexpr int kRecord = 16 + 64 + 2 * 12 + 8;
   const int barriers = (q_buffers + stages) * 2 * 8, records = 4 * kRecord + 8;
-  return round_up((q_buffers * rows + stages * kv) * columns * 2 + barriers + records, 1024);
+  const int tiles = (q_buffers * rows * columns.qk + stages * kv * std::max(columns.qk, columns.vo)) * 2;
+  return round_up(tiles + barriers + records, 1024);
 }
 
 int ctas_that_fit(int smem, const DeviceLimits& limits) {
@@ -35,7 +41,7 @@ int ctas_that_fit(int smem, const DeviceLimits& limits) {
   return limits.shared_per_sm / (smem + kReservedPerCta);
 }
 
-TileConfig decode_tile(int columns, int rows, int warp_keys, int warps, int stages, int ctas, const DeviceLimits& limits) {
+TileConfig decode_tile(const Columns& columns, int rows, int warp_keys, int warps, int stages, int ctas, const DeviceLimits& limits) {
   const int kv = warps * warp_keys, smem = decode_smem_bytes(columns, rows, kv, warps, stages);
   if (ctas_that_fit(smem, limits) < ctas) return {};
   return {rows, kv, warps, stages, ctas, smem};
@@ -43,23 +49,25 @@ TileConfig decode_tile(int columns, int rows, int warp_keys, int warps, int stag
 
 // What won on an H200 (ladder in templates/decode.cuh): twelve warps an SM with two stages, as far as they
 // fit; short rows as 32 keys a warp, so that a tile is worth its fixed cost.
-TileConfig fastest_decode_tile(int columns, int rows, const DeviceLimits& limits) {
-  if (columns <= 64) return decode_tile(columns, rows, 32, 6, 2, 2, limits);
-  if (columns <= 128) return decode_tile(columns, rows, 16, 6, 2, 2, limits);
-  if (columns <= 192) return decode_tile(columns, rows, 16, 4, 2, 2, limits);
+TileConfig fastest_decode_tile(const Columns& columns, int rows, const DeviceLimits& limits) {
+  // Bytes go by both, registers by V's.
+  const int width = std::max((columns.qk + columns.vo) / 2, columns.vo);
+  if (width <= 64) return decode_tile(columns, rows, 32, 6, 2, 2, limits);
+  if (width <= 128) return decode_tile(columns, rows, 16, 6, 2, 2, limits);
+  if (width <= 192) return decode_tile(columns, rows, 16, 4, 2, 2, limits);
   return decode_tile(columns, rows, 16, 6, 2, 1, limits);
 }
 
 // With as many registers as there are, for GPUs with less shared memory and for hooks that need them: most
 // bytes under way first.
-TileConfig roomy_decode_tile(int columns, int rows, const DeviceLimits& limits) {
+TileConfig roomy_decode_tile(const Columns& columns, int rows, const DeviceLimits& limits) {
   TileConfig best{};
   int best_bytes = 0;
   for (int ctas : {2, 1}) {
     for (int warps : {4, 2}) {
       for (int stages = 3; stages >= 2; --stages) {
         const TileConfig tile = decode_tile(columns, rows, 16, warps, stages, ctas, limits);
-        const int in_flight = tile.ctas_per_sm * (stages - 1) * warps * 64 * columns;
+        const int in_flight = tile.ctas_per_sm * (stages - 1) * warps * 32 * (columns.qk + columns.vo);
         if (in_flight <= best_bytes) continue;
         best = tile;
         best_bytes = in_flight;
@@ -69,13 +77,13 @@ TileConfig roomy_decode_tile(int columns, int rows, const DeviceLimits& limits) 
   return best;
 }
 
-TileConfig append_tile(int columns, int rows, int kv, const DeviceLimits& limits) {
+TileConfig append_tile(const Columns& columns, int rows, int kv, const DeviceLimits& limits) {
   const int smem = append_smem_bytes(columns, rows, kv);
   return {rows, kv, 4, 2, std::min(2, ctas_that_fit(smem, limits)), smem};
 }
 
 // One CTA an SM, with as many stages (up to eight) as fit beside the query tiles.
-TileConfig append_sm90_tile(int columns, int rows, int kv, int q_buffers, const DeviceLimits& limits) {
+TileConfig append_sm90_tile(const Columns& columns, int rows, int kv, int q_buffers, const DeviceLimits& limits) {
   for (int stages = 8; stages >= 3; --stages) {
     const int smem = append_sm90_smem_bytes(columns, rows, kv, q_buffers, stages);
     if (ctas_that_fit(smem, limits) >= 1) return {rows, kv, (rows / 64 + 1) * 4, stages, 1, smem, q_buffers};
@@ -84,31 +92,35 @@ TileConfig append_sm90_tile(int columns, int rows, int kv, int q_buffers, const 
 }
 
 // Rows that the four warps of the wgmma kernel's producer copy at once where they gather.
-int copy_step(int columns) { return 1024 / block_columns(columns); }
+int copy_step(const HeadDims& dims) { return 1024 / block_columns(dims); }
 
 // Tiles of the wgmma kernel, in the order in which they are tried. Accumulators decide: S takes kv / 2
-// registers a thread, P half of that, O columns / 2. Of 216 (152 with three consumers) about 40 are
+// registers a thread, P half of that, O its columns / 2. Of 216 (152 with three consumers) about 40 are
 // needed for the rest; 192 x 128 would leave none.
-void add_sm90_tiles(std::vector<TileConfig>& tiles, int columns, const DeviceLimits& limits) {
+void add_sm90_tiles(std::vector<TileConfig>& tiles, const HeadDims& dims, const DeviceLimits& limits) {
   struct Row {
-    int columns, rows, kv, q_buffers;  // serves tiles of up to so many columns
+    Columns most;  // serves tiles of up to so many
+    int rows, kv, q_buffers;
   };
   static constexpr Row kTable[] = {
-      {64, 192, 96, 2},  {64, 128, 128, 2},                      //
-      {128, 128, 128, 2}, {128, 128, 64, 2},                     //
-      {256, 128, 80, 1},  {256, 128, 64, 1},
+      {{64, 64}, 192, 96, 2},    {{64, 64}, 128, 128, 2},   //
+      {{128, 128}, 128, 128, 2}, {{128, 128}, 128, 64, 2},  //
+      {{192, 128}, 128, 112, 1}, {{192, 128}, 128, 64, 1},  //
+      {{256, 256}, 128, 80, 1},  {{256, 256}, 128, 64, 1},
   };
-  int served = 0;
+  const Columns columns = columns_of(dims);
+  const Row* served = nullptr;
   for (const Row& row : kTable) {
-    if (columns > row.columns || (served != 0 && served != row.columns)) continue;
-    served = row.columns;
-    if (row.kv % copy_step(columns) == 0)
-      tiles.push_back(append_sm90_tile(columns, row.rows, row.kv, row.q_buffers, limits));
+    if (columns.qk > row.most.qk || columns.vo > row.most.vo) continue;
+    if (!served) served = &row;
+    if (row.most.qk != served->most.qk || row.kv % copy_step(dims) != 0) continue;
+    tiles.push_back(append_sm90_tile(columns, row.rows, row.kv, row.q_buffers, limits));
   }
 }
 
 std::string describe(const AttentionConfig& config) {
-  return fmt::format("{}, head_dim {}, group {}, {}", name_of(config.kv_dtype), config.head_dim,
+  return fmt::format("{}, head_dim {}{}, group {}, {}", name_of(config.kv_dtype), config.head_dim,
+                     config.vo_dim() != config.head_dim ? fmt::format(", head_dim_vo {}", config.vo_dim()) : "",
                      config.num_qo_heads / config.num_kv_heads,
                      config.page_size ? fmt::format("page_size {}", config.page_size) : "ragged");
 }
@@ -117,15 +129,16 @@ std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
   return fmt::format(
       "struct Spec {{\n"
       "  static constexpr DType kType = DType::{};\n"
-      "  static constexpr int kHeadDim = {}, kGroup = {}, kPageSize = {}, kBoxRows = {}, kQBoxTokens = {};\n"
+      "  static constexpr int kHeadDim = {}, kHeadDimVo = {}, kGroup = {}, kPageSize = {};\n"
+      "  static constexpr int kBlockColumns = {}, kBoxRows = {}, kQBoxTokens = {};\n"
       "  static constexpr bool kSharesPrefixes = {};\n"
       "  static constexpr TileConfig kTile = {{.rows = {}, .kv = {}, .warps = {}, .stages = {}, .ctas_per_sm = {}, "
       ".smem_bytes = {}, .q_buffers = {}}};\n"
       "{}"
       "}};\n",
-      name_of(config.kv_dtype), config.head_dim, config.num_qo_heads / config.num_kv_heads, config.page_size,
-      box_rows(config, t), q_box_tokens(config, t), config.share_prefixes, t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
-      t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, tile_columns(config.head_dim)) : "");
+      name_of(config.kv_dtype), config.head_dim, config.vo_dim(), config.num_qo_heads / config.num_kv_heads, config.page_size,
+      block_columns(head_dims(config)), box_rows(config, t), q_box_tokens(config, t), config.share_prefixes, t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
+      t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, tile_columns(config.vo_dim())) : "");
 }
 
 // A skeleton's file and class.
@@ -170,31 +183,35 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}{}", major, minor, has_own_target ? "a" : "");
 }
 
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int head_dim, const DeviceLimits& limits) {
-  const int columns = tile_columns(head_dim);
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, const HeadDims& dims, const DeviceLimits& limits) {
+  const Columns columns = columns_of(dims);
   std::vector<TileConfig> tiles;
   if (pipeline == Pipeline::decode) {
     tiles = {fastest_decode_tile(columns, decode_rows, limits), roomy_decode_tile(columns, decode_rows, limits)};
   } else {
-    if (limits.wgmma) add_sm90_tiles(tiles, columns, limits);
-    if (columns <= 128)
+    if (limits.wgmma) add_sm90_tiles(tiles, dims, limits);
+    if (std::max(columns.qk, columns.vo) <= 128)
       tiles.insert(tiles.end(), {append_tile(columns, 128, 64, limits), append_tile(columns, 128, 32, limits)});
     else
       tiles.insert(tiles.end(), {append_tile(columns, 64, 32, limits), append_tile(columns, 64, 16, limits)});
   }
   std::erase_if(tiles, [](const TileConfig& tile) { return tile.ctas_per_sm < 1; });
   if (tiles.empty())
-    fail(ErrorKind::unsupported, "No {} tile for head_dim {} fits into {} bytes of shared memory.", name_of(pipeline),
-         head_dim, limits.shared_per_block);
+    fail(ErrorKind::unsupported, "No {} tile for head_dim {}{} fits into {} bytes of shared memory.", name_of(pipeline),
+         dims.qk, dims.vo != dims.qk ? fmt::format(" and head_dim_vo {}", dims.vo) : "", limits.shared_per_block);
   return tiles;
 }
 
-int block_columns(int columns) { return columns % 64 == 0 ? 64 : columns % 32 == 0 ? 32 : 16; }
+HeadDims head_dims(const AttentionConfig& config) { return {config.head_dim, config.vo_dim()}; }
+
+int block_columns(const HeadDims& dims) {
+  return std::gcd(64, std::gcd(tile_columns(dims.qk), tile_columns(dims.vo)));
+}
 
 int box_rows(const AttentionConfig& config, const TileConfig& tile) {
   if (tile.q_buffers == 0) return 0;
   const int rows = std::gcd(tile.kv, config.page_size);  // ragged: the whole tile
-  return rows % copy_step(tile_columns(config.head_dim)) == 0 ? rows : 0;
+  return rows % copy_step(head_dims(config)) == 0 ? rows : 0;
 }
 
 int q_box_tokens(const AttentionConfig& config, const TileConfig& tile) {
@@ -226,7 +243,7 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
       "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::ArgBytes<{}> args{}) {{\n"
       "  extern __shared__ __align__(1024) unsigned char smem[];\n"
       "  const heddle::unit::Hooks hooks(args, {{params.num_kv_heads * heddle::unit::Spec::kGroup, params.num_kv_heads, "
-      "heddle::unit::Spec::kGroup, heddle::unit::Spec::kHeadDim}});\n"
+      "heddle::unit::Spec::kGroup, heddle::unit::Spec::kHeadDim, heddle::unit::Spec::kHeadDimVo}});\n"
       "  heddle::{}<heddle::unit::Spec, heddle::unit::Hooks> kernel(\n"
       "      params, hooks, {}*reinterpret_cast<heddle::{}Smem<heddle::unit::Spec>*>(smem));\n"
       "  kernel.run();\n"
@@ -257,19 +274,19 @@ Unit render_host_unit(const Variant& variant, const std::vector<double>& values,
       "extern \"C\" __attribute__((visibility(\"default\"))) void {0}_run(const heddle::AttentionParams* params, const "
       "heddle::VariantArgs* args, int pipeline) {{\n"
       "  const heddle::{0}_float::Hooks hooks(*args, {{params->num_kv_heads * params->group, params->num_kv_heads, "
-      "params->group, params->head_dim}});\n"
+      "params->group, params->head_dim, params->head_dim_vo}});\n"
       "  heddle::HostAttention<heddle::{0}_float::Hooks>(*params, hooks, static_cast<heddle::Pipeline>(pipeline)).run();\n"
       "}}\n"
       "extern \"C\" __attribute__((visibility(\"default\"))) void {0}_append(const heddle::AppendKvParams* params, const "
       "heddle::VariantArgs* args) {{\n"
       "  const heddle::{0}_float::Hooks hooks(*args, {{params->num_kv_heads * params->group, params->num_kv_heads, "
-      "params->group, params->head_dim}});\n"
+      "params->group, params->head_dim, params->head_dim_vo}});\n"
       "  heddle::HostAppendKv<heddle::{0}_float::Hooks>(*params, hooks).run();\n"
       "}}\n"
       "extern \"C\" __attribute__((visibility(\"default\"))) void {0}_reference(const heddle::ReferenceProblem* problem, "
       "const heddle::VariantArgs* args) {{\n"
       "  const heddle::{0}_double::Hooks hooks(*args, {{problem->num_qo_heads, problem->num_kv_heads, "
-      "problem->num_kv_heads > 0 ? problem->num_qo_heads / problem->num_kv_heads : 0, problem->head_dim}});\n"
+      "problem->num_kv_heads > 0 ? problem->num_qo_heads / problem->num_kv_heads : 0, problem->head_dim, problem->vo_dim()}});\n"
       "  heddle::reference_attention(hooks, *problem);\n"
       "}}\n",
       entry);

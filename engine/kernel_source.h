@@ -21,14 +21,20 @@ DeviceLimits limits_of(const std::string& arch);
 // The best target for a compute capability.
 std::string arch_of(int major, int minor);
 
-// Tiles of a pipeline for a head_dim on a device, the fastest first; a later one needs fewer
-// registers. `decode_rows` is what decode_rows() says. Error where nothing fits.
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, int head_dim, const DeviceLimits& limits);
+// Of an Attention's rows: of q and k, and of v and o.
+struct HeadDims {
+  int qk = 0, vo = 0;
+};
+HeadDims head_dims(const AttentionConfig& config);
 
-// Of the wgmma kernel: those of a tile's columns that lie together in shared memory, and keys of the boxes in
+// Tiles of a pipeline for these head dims on a device, the fastest first; a later one needs fewer
+// registers. `decode_rows` is what decode_rows() says. Error where nothing fits.
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, const HeadDims& dims, const DeviceLimits& limits);
+
+// Of the wgmma kernel: those of a tile's columns that lie together (of all its tiles alike) in shared memory, and keys of the boxes in
 // which the copy engine moves a tile of K or V. A box has one page, and begins with a row that the
 // kernel's first warp looks up. 0: rows are gathered.
-int block_columns(int columns);
+int block_columns(const HeadDims& dims);
 int box_rows(const AttentionConfig& config, const TileConfig& tile);
 // Of the boxes in which it moves a query tile: tokens, each with the heads of one group. 0: rows are gathered.
 int q_box_tokens(const AttentionConfig& config, const TileConfig& tile);

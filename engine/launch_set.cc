@@ -45,9 +45,11 @@ void check_config(const AttentionConfig& c) {
   if (c.num_qo_heads % c.num_kv_heads != 0)
     fail(ErrorKind::invalid_argument, "num_qo_heads {} is not a multiple of num_kv_heads {}.", c.num_qo_heads,
          c.num_kv_heads);
-  if (c.head_dim % 8 != 0 || c.head_dim > kMaxHeadDim)
-    fail(ErrorKind::unsupported, "head_dim {} is not supported; it must be a multiple of 8 up to {}.", c.head_dim,
-         kMaxHeadDim);
+  if (c.head_dim_vo < 0)
+    fail(ErrorKind::invalid_argument, "head_dim_vo is {}; it must be at least 1, or 0 for that of q and k.", c.head_dim_vo);
+  for (const auto& [name, dim] : {std::pair{"head_dim", c.head_dim}, std::pair{"head_dim_vo", c.head_dim_vo}})
+    if (dim % 8 != 0 || dim > kMaxHeadDim)
+      fail(ErrorKind::unsupported, "{} {} is not supported; it must be a multiple of 8 up to {}.", name, dim, kMaxHeadDim);
   check_dtypes(c);
   if (c.page_size < 0)
     fail(ErrorKind::invalid_argument, "page_size is {}; it must be at least 1, or 0 for ragged K/V.", c.page_size);
@@ -61,10 +63,12 @@ void check_config(const AttentionConfig& c) {
 void check_rows(const Variant& variant, const std::vector<double>& values, const AttentionConfig& config) {
   for (Hook hook : {Hook::query_transform, Hook::key_transform, Hook::value_transform}) {
     const int width = variant.row_input(hook, values).rotary_dim;
-    if (width % 2 != 0 || width > config.head_dim)
+    const bool is_v = hook == Hook::value_transform && config.vo_dim() != config.head_dim;
+    const int head_dim = is_v ? config.vo_dim() : config.head_dim;
+    if (width % 2 != 0 || width > head_dim)
       fail(ErrorKind::invalid_argument,
-           "The {} of variant {} has rotary_dim {}; it must be even and at most head_dim, {}, or 0 for all of it.",
-           name_of(hook), variant.name, width, config.head_dim);
+           "The {} of variant {} has rotary_dim {}; it must be even and at most {}, {}, or 0 for all of it.", name_of(hook),
+           variant.name, width, is_v ? "head_dim_vo" : "head_dim", head_dim);
   }
 }
 
@@ -112,7 +116,8 @@ int decode_rows(const AttentionConfig& c) {
   return c.max_qo_len != 0 && std::int64_t{c.max_qo_len} * group <= 8 ? 8 : kMaxDecodeRows;
 }
 
-PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, int head_dim) {
+PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, const HeadDims& dims) {
+  const int head_dim = (dims.qk + dims.vo) / 2;  // K and V, Q K^T and P V cost as much together as two of this
   return {.present = true, .num_ctas = num_ctas, .tile_rows = tile.rows, .tile_kv = tile.kv,
           .cost = cost_model(pipeline, tile.rows, tile.kv, head_dim, tile.q_buffers > 0)};
 }
@@ -123,7 +128,7 @@ KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeli
   check_rows(variant, values, config);
   limits.wgmma = limits.wgmma && !config.portable;
   KernelBuild build;
-  for (const TileConfig& tile : tile_candidates(pipeline, decode_rows(config), config.head_dim, limits)) {
+  for (const TileConfig& tile : tile_candidates(pipeline, decode_rows(config), head_dims(config), limits)) {
     build.tile = tile;
     build.unit = render_gpu_unit(pipeline, variant, values, config, tile);
     const CompileRequest request{.name = fmt::format("{} of {}", name_of(pipeline), variant.name),

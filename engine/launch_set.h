@@ -25,7 +25,7 @@ void check_rows(const Variant& variant, const std::vector<double>& values, const
 std::vector<Pipeline> launch_set(const AttentionConfig& config);
 
 // A kernel as the planner sees it.
-PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, int head_dim);
+PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, const HeadDims& dims);
 
 // The same of AttentionConfig::append_kv.
 void check_append_kv(const Variant& variant, const AttentionConfig& config);

@@ -9,15 +9,17 @@
 namespace heddle {
 namespace {
 
+int vo_dim(const ReferenceInput& in) { return in.head_dim_vo != 0 ? in.head_dim_vo : in.head_dim; }
+
 void check_input(const ReferenceInput& in) {
   const auto need = [](const char* name, std::size_t found, std::int64_t wanted) {
     if (static_cast<std::int64_t>(found) != wanted)
       fail(ErrorKind::invalid_argument, "The reference's {} has {} elements; its shape asks for {}.", name, found, wanted);
   };
-  const std::int64_t kv = std::int64_t{in.kv_len} * in.num_kv_heads * in.head_dim;
+  const std::int64_t kv = std::int64_t{in.kv_len} * in.num_kv_heads;
   need("q", in.q.size(), std::int64_t{in.qo_len} * in.num_qo_heads * in.head_dim);
-  need("k", in.k.size(), kv);
-  need("v", in.v.size(), kv);
+  need("k", in.k.size(), kv * in.head_dim);
+  need("v", in.v.size(), kv * vo_dim(in));
 }
 
 // Of `dtype` around x: how far rounding to nearest moves a value at most.
@@ -40,10 +42,11 @@ ReferenceResult reference(const Engine&, const Variant& variant, const ParamValu
   pack_params(variant, layout, values, args);
   pack_tensors(variant, layout, in.tensors, {}, values, args);
   ReferenceResult result;
-  result.o.resize(in.q.size());
+  result.o.resize(static_cast<std::size_t>(in.qo_len) * in.num_qo_heads * vo_dim(in));
   result.lse.resize(static_cast<std::size_t>(in.qo_len) * in.num_qo_heads);
   ReferenceProblem problem;
   problem.num_qo_heads = in.num_qo_heads, problem.num_kv_heads = in.num_kv_heads, problem.head_dim = in.head_dim;
+  problem.head_dim_vo = in.head_dim_vo;
   problem.request = in.request, problem.qo_begin = in.qo_begin;
   problem.qo_len = in.qo_len, problem.kv_len = in.kv_len;
   problem.sm_scale = in.sm_scale != 0 ? in.sm_scale : 1 / std::sqrt(static_cast<double>(in.head_dim));

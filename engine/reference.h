@@ -14,12 +14,13 @@ namespace heddle {
 // One request.
 struct ReferenceInput {
   int num_qo_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int head_dim_vo = 0;  // 0: head_dim
   int request = 0;   // its index in the batch, and
   int qo_begin = 0;  // its first row there: hooks see both
   int qo_len = 0, kv_len = 0;
   double sm_scale = 0;               // 0: 1 / sqrt(head_dim)
   std::span<const double> q;         // [qo_len, num_qo_heads, head_dim]
-  std::span<const double> k, v;      // [kv_len, num_kv_heads, head_dim]
+  std::span<const double> k, v;      // [kv_len, num_kv_heads, head_dim]; v with head_dim_vo
   // f16 or bf16: a plain computation that rounds just where a tensor-core kernel must before it has
   // an output (weights, transformed rows). Its distance from the exact one is the yardstick for
   // kernels: allowed_error().
@@ -28,7 +29,7 @@ struct ReferenceInput {
 };
 
 struct ReferenceResult {
-  std::vector<double> o;    // [qo_len, num_qo_heads, head_dim]
+  std::vector<double> o;    // [qo_len, num_qo_heads, head_dim_vo]
   std::vector<double> lse;  // [qo_len, num_qo_heads], natural log; -inf where a row sees no key
 };
 

@@ -20,14 +20,14 @@ std::uint64_t stride_bytes(std::int64_t extent, std::int64_t stride) {
 bool fits(std::int64_t extent) { return extent >= 1 && extent <= std::numeric_limits<std::int32_t>::max(); }
 
 // Where a box reaches past the rows (head_dim that is no multiple of 16), the engine fills in zeros.
-bool encode_kv(TensorMaps::Map& map, const AttentionConfig& c, const TileConfig& tile, const Tensor& t,
+bool encode_kv(TensorMaps::Map& map, const AttentionConfig& c, const TileConfig& tile, const Tensor& t, int head_dim,
                const Strides& s) {
-  const int columns = block_columns(tile_columns(c.head_dim));
+  const int columns = block_columns(head_dims(c));
   const std::int64_t outer = t.shape[0], rows = c.page_size == 0 ? outer : c.page_size;
   if (!fits(outer)) return false;
   TensorMapShape shape{.base = t.data, .bf16 = c.kv_dtype == DType::bf16, .rank = c.page_size == 0 ? 3 : 4,
                        .swizzle_bytes = columns * 2};
-  shape.extent = {static_cast<std::uint64_t>(c.head_dim), static_cast<std::uint64_t>(c.num_kv_heads),
+  shape.extent = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(c.num_kv_heads),
                   static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(outer)};
   shape.stride_bytes = {0, stride_bytes(c.num_kv_heads, s.head), stride_bytes(rows, s.row), stride_bytes(outer, s.page)};
   shape.box = {static_cast<std::uint32_t>(columns), 1, static_cast<std::uint32_t>(box_rows(c, tile)), 1};
@@ -37,7 +37,7 @@ bool encode_kv(TensorMaps::Map& map, const AttentionConfig& c, const TileConfig&
 // A box is a tile's tokens with the heads of one group: packed rows in their order.
 bool encode_q(TensorMaps::Map& map, const AttentionConfig& c, const TileConfig& tile, const Tensor& t,
               const AttentionParams& p) {
-  const int columns = block_columns(tile_columns(c.head_dim));
+  const int columns = block_columns(head_dims(c));
   if (!fits(t.shape[0])) return false;
   TensorMapShape shape{.base = t.data, .bf16 = c.q_dtype == DType::bf16, .rank = 3, .swizzle_bytes = columns * 2};
   shape.extent = {static_cast<std::uint64_t>(c.head_dim), static_cast<std::uint64_t>(c.num_qo_heads),
@@ -56,8 +56,8 @@ TensorMaps tensor_maps(const AttentionConfig& config, const TileConfig& tile, co
   if (q_box_tokens(config, tile) > 0) maps.q_usable = encode_q(maps.q, config, tile, tensors.q, p);
   if (box_rows(config, tile) > 0)
     maps.kv_usable =
-        encode_kv(maps.k, config, tile, tensors.k, {p.k_page_stride, p.k_row_stride, p.k_head_stride}) &&
-        encode_kv(maps.v, config, tile, tensors.v, {p.v_page_stride, p.v_row_stride, p.v_head_stride});
+        encode_kv(maps.k, config, tile, tensors.k, config.head_dim, {p.k_page_stride, p.k_row_stride, p.k_head_stride}) &&
+        encode_kv(maps.v, config, tile, tensors.v, config.vo_dim(), {p.v_page_stride, p.v_row_stride, p.v_head_stride});
   return maps;
 }
 

@@ -31,7 +31,7 @@ std::string product(std::string_view name, bool a_in_registers, DType dtype, int
       "        \"wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} \"\n"
       "        \"{{{}}}, {}, db, p, 1, 1, {};\\n}}\"\n"
       "        : {}\n"
-      "        : {}, \"r\"(b), \"r\"(accumulate), \"n\"(WgmmaTile<16, kHeadDim>::kDescriptorHigh));\n"
+      "        : {}, \"r\"(b), \"r\"(accumulate), \"n\"(WgmmaTile<16, kHeadDim, kBlockColumns>::kDescriptorHigh));\n"
       "  }}\n",
       name, n / 8, a_in_registers ? "const uint32_t (&a)[4]" : "uint32_t a", b + 1, a_descriptor, b, b + 2, n,
       name_of(dtype), name_of(dtype), list_of(sums, [](int i) { return fmt::format("%{}", i); }), a,

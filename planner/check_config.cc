@@ -53,6 +53,7 @@ void check_config(const PlanConfig& config) {
   check_range("num_kv_heads", config.num_kv_heads, 1, 4096);
   check_range("group (num_qo_heads / num_kv_heads)", config.group, 1, 4096);
   check_range("head_dim", config.head_dim, 1, 4096);
+  check_range("head_dim_vo", config.head_dim_vo, 0, 4096);
   check_range("page_size", config.page_size, 0, 1 << 20);
   const PipelineShape& decode = config.of(Pipeline::decode);
   if (!decode.present && !config.of(Pipeline::append).present) {

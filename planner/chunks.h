@@ -62,10 +62,10 @@ class ChunkRule {
 
  private:
   static std::int32_t least_tiles(const PlanConfig& config, Pipeline pipeline) {
-    constexpr std::int32_t kDecodeElements = 22 * 64 * 128;  // of K, and as many of V
+    constexpr std::int32_t kDecodeElements = 2 * 22 * 64 * 128;  // of K and V
     constexpr std::int32_t kAppendKeys = 4096;
     const std::int32_t keys =
-        pipeline == Pipeline::decode ? kDecodeElements / config.head_dim : kAppendKeys;
+        pipeline == Pipeline::decode ? kDecodeElements / (config.head_dim + config.vo_dim()) : kAppendKeys;
     return std::max(1, keys / config.of(pipeline).tile_kv);
   }
 

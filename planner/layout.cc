@@ -116,13 +116,13 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
     section.max_partials = static_cast<int>(bounds.partials);
     const std::size_t rows =
         static_cast<std::size_t>(bounds.partials) * static_cast<std::size_t>(shape.tile_rows);
-    section.partial_o = take(rows * static_cast<std::size_t>(config.head_dim) * sizeof(float));
+    section.partial_o = take(rows * static_cast<std::size_t>(config.vo_dim()) * sizeof(float));
     section.partial_lse = take(rows * sizeof(float));
   }
   if (config.share_prefixes) {
     const std::size_t rows = static_cast<std::size_t>(maxima.max_qo_rows) *
                              static_cast<std::size_t>(config.num_kv_heads * config.group);
-    layout.prefix_o = take(rows * static_cast<std::size_t>(config.head_dim) * sizeof(float));
+    layout.prefix_o = take(rows * static_cast<std::size_t>(config.vo_dim()) * sizeof(float));
     layout.prefix_lse = take(rows * sizeof(float));
   }
   layout.slots_end = end;

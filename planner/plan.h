@@ -56,12 +56,14 @@ struct PlanConfig {
   int num_kv_heads = 0;
   int group = 0;  // num_qo_heads / num_kv_heads
   int head_dim = 0;
+  int head_dim_vo = 0;       // 0: head_dim
   int page_size = 0;         // 0: ragged K/V
   int max_decode_rows = 16;  // requests with group * qo_len <= this go to decode (if present)
   bool batch_invariant = false;  // cut by the request alone (chunks.h), not where CTAs meet
   bool share_prefixes = false;   // keys that neighbours have in common are read once (prefixes.h)
   double sharing_cost = 0;       // what that takes beside the keys, in the cost models' unit
   std::array<PipelineShape, kNumPipelines> pipeline;  // indexed by Pipeline
+  int vo_dim() const { return head_dim_vo > 0 ? head_dim_vo : head_dim; }
   const PipelineShape& of(Pipeline p) const { return pipeline[static_cast<int>(p)]; }
 };
 
@@ -92,14 +94,14 @@ struct Batch {
 struct WorkspaceLayout {
   std::size_t plan_bytes = 0;  // at offset 0: room for the largest plan
   struct Section {
-    std::size_t partial_o = 0;    // f32 [max_partials, tile_rows, head_dim]
+    std::size_t partial_o = 0;    // f32 [max_partials, tile_rows, head_dim_vo]
     std::size_t partial_lse = 0;  // f32 [max_partials, tile_rows]
     std::size_t cta_begin = 0;    // in every plan: i32 [num_ctas + 1]
     int max_partials = 0;
   };
   std::array<Section, kNumPipelines> section;
   // States of shared prefixes, with share_prefixes: a row each of q and head.
-  std::size_t prefix_o = 0;    // f32 [max_qo_rows, num_qo_heads, head_dim]
+  std::size_t prefix_o = 0;    // f32 [max_qo_rows, num_qo_heads, head_dim_vo]
   std::size_t prefix_lse = 0;  // f32 [max_qo_rows, num_qo_heads]
   std::size_t slots_begin = 0, slots_end = 0;  // bytes that must be 0xff before first use
   std::size_t total_bytes = 0;

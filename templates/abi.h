@@ -125,15 +125,15 @@ inline constexpr uint32_t kEmptyWord = 0xffffffffu;
 struct AttentionParams {
   const void* q;              // [num_qo_rows, num_qo_heads, head_dim]
   const void* k;              // paged: [num_pages, page_size, num_kv_heads, head_dim] in any
-  const void* v;              // order of axes; ragged: [num_kv_rows, num_kv_heads, head_dim]
-  void* o;                    // [num_qo_rows, num_qo_heads, head_dim]
+  const void* v;              // order of axes; ragged: [num_kv_rows, num_kv_heads, head_dim]; v with head_dim_vo
+  void* o;                    // [num_qo_rows, num_qo_heads, head_dim_vo]
   float* lse;                 // [num_qo_rows, num_qo_heads], natural log; may be null
   const int32_t* kv_indices;  // page ids; null when ragged
   const uint8_t* plan;        // PlanHeader
   const int32_t* cta_begin;   // of the pipeline that runs; at a fixed place behind the header
-  float* partial_o;           // [slots, tile rows, head_dim], kEmptyWord between launches
+  float* partial_o;           // [slots, tile rows, head_dim_vo], kEmptyWord between launches
   float* partial_lse;         // [slots, tile rows], the same
-  float* prefix_o;            // [num_qo_rows, num_qo_heads, head_dim], and
+  float* prefix_o;            // [num_qo_rows, num_qo_heads, head_dim_vo], and
   float* prefix_lse;          // [num_qo_rows, num_qo_heads]: states of shared prefixes; kEmptyWord where
                               // there is none, and between launches; null where none are shared
   int64_t q_row_stride, q_head_stride;
@@ -146,6 +146,7 @@ struct AttentionParams {
   // The rest is compiled into GPU units; the CPU skeleton reads it here.
   int32_t group;
   int32_t head_dim;
+  int32_t head_dim_vo;
   int32_t page_size;  // 0: ragged
   DType q_dtype;
   DType kv_dtype;
@@ -158,7 +159,7 @@ struct AttentionParams {
 // request and position a row has, its kernel reads from the items of the plan (append_rows.h).
 struct AppendKvParams {
   struct Side {
-    const void* from;           // [num_qo_rows, num_kv_heads, head_dim], rows in the order of q's
+    const void* from;           // [num_qo_rows, num_kv_heads, head_dim or head_dim_vo], rows in the order of q's
     void* to;                   // k or v as in AttentionParams
     int64_t from_row_stride, from_head_stride;
     int64_t page_stride, row_stride, head_stride;  // of `to`
@@ -170,6 +171,7 @@ struct AppendKvParams {
   // The rest is compiled into GPU units; the CPU skeleton reads it here.
   int32_t group;
   int32_t head_dim;
+  int32_t head_dim_vo;
   int32_t page_size;  // 0: ragged
   DType kv_dtype;
   int32_t transforms;  // 0: rows are stored as they are

@@ -24,11 +24,12 @@ namespace heddle {
 
 template <class Spec>
 struct AppendSmem {
-  static constexpr int kRowBytes = SmemTile<Spec::kHeadDim>::kRowBytes;
-  alignas(128) uint8_t q[Spec::kTile.rows * kRowBytes];
+  using QkTile = SmemTile<Spec::kHeadDim>;
+  using VTile = SmemTile<Spec::kHeadDimVo>;
+  alignas(128) uint8_t q[Spec::kTile.rows * QkTile::kRowBytes];
   struct Stage {
-    alignas(128) uint8_t k[Spec::kTile.kv * kRowBytes];
-    alignas(128) uint8_t v[Spec::kTile.kv * kRowBytes];
+    alignas(128) uint8_t k[Spec::kTile.kv * QkTile::kRowBytes];
+    alignas(128) uint8_t v[Spec::kTile.kv * VTile::kRowBytes];
   };
   Stage stage[2];
   int64_t row_offset[2][2][Spec::kTile.kv];  // of K, of V; elements
@@ -42,17 +43,18 @@ struct AppendSmem {
 
 template <class Spec, class Hooks>
 class Append {
-  using Tile = SmemTile<Spec::kHeadDim>;
-  static constexpr int kSteps = Tile::kColumns / 16;
+  using Smem = AppendSmem<Spec>;
+  using QkTile = typename Smem::QkTile;
+  using VTile = typename Smem::VTile;
+  static constexpr int kSteps = QkTile::kColumns / 16, kOutSteps = VTile::kColumns / 16;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kBlocks = kTileKv / 8;
   static constexpr int kFragments = Spec::kTile.rows / Spec::kTile.warps / 16;
   // Two fragments of 128 columns leave no register to load operands ahead (full unrolling gains 5 %
   // on an H200, but spills).
-  static constexpr int kScoreUnroll = kFragments == 2 && Tile::kColumns >= 128 ? 1 : kSteps;
+  static constexpr int kScoreUnroll = kFragments == 2 && QkTile::kColumns >= 128 ? 1 : kSteps;
   static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
   using Type = Element<Spec::kType>;
-  using Smem = AppendSmem<Spec>;
   using Address = KvAddress<Spec::kPageSize>;
   static_assert(kFragments * 16 * Spec::kTile.warps == Spec::kTile.rows, "rows are whole fragments");
   static_assert(2 * kTileKv <= kThreads, "one thread looks up one row");
@@ -119,12 +121,13 @@ class Append {
   HEDDLE_DEVICE void load_tile(int t) {
     if (t < smem_.item.tile_end) {
       auto& stage = smem_.stage[t & 1];
-      copy_rows(shared_address(stage.k), static_cast<const uint16_t*>(p_.k), smem_.row_offset[t & 1][0]);
-      copy_rows(shared_address(stage.v), static_cast<const uint16_t*>(p_.v), smem_.row_offset[t & 1][1]);
+      copy_rows<QkTile>(shared_address(stage.k), static_cast<const uint16_t*>(p_.k), smem_.row_offset[t & 1][0]);
+      copy_rows<VTile>(shared_address(stage.v), static_cast<const uint16_t*>(p_.v), smem_.row_offset[t & 1][1]);
     }
     cp_async_commit();
   }
 
+  template <class Tile>
   HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const int64_t (&offsets)[kTileKv]) const {
     constexpr int kRowStep = kThreads / Tile::kChunks;
     // Where a thread's rows are a multiple of 8 apart they share one chunk and one swizzle.
@@ -133,18 +136,19 @@ class Append {
       const uint32_t to = tile + Tile::chunk_offset(row, chunk);
 #pragma unroll
       for (int i = 0; i < kTileKv / kRowStep; ++i)
-        copy_chunk(to + i * kRowStep * Tile::kRowBytes, base, chunk, offsets[row + i * kRowStep]);
+        copy_chunk<Tile>(to + i * kRowStep * Tile::kRowBytes, base, chunk, offsets[row + i * kRowStep]);
     } else {
 #pragma unroll
       for (int i = 0; i < (kTileKv * Tile::kChunks + kThreads - 1) / kThreads; ++i) {
         const int index = i * kThreads + threadIdx.x;
         const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
         if (kTileKv * Tile::kChunks % kThreads != 0 && row >= kTileKv) continue;
-        copy_chunk(tile + Tile::chunk_offset(row, chunk), base, chunk, offsets[row]);
+        copy_chunk<Tile>(tile + Tile::chunk_offset(row, chunk), base, chunk, offsets[row]);
       }
     }
   }
 
+  template <class Tile>
   static HEDDLE_DEVICE void copy_chunk(uint32_t to, const uint16_t* base, int chunk, int64_t offset) {
     const bool seen = static_cast<int>(offset >> 32) != static_cast<int>(kNotSeen >> 32);
     cp_async_16(to, base + chunk * kChunkElements + (seen ? offset : 0), seen && Tile::has_chunk(chunk));
@@ -172,7 +176,7 @@ class Append {
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
-      for (int block = 0; block < kSteps * 2; ++block)
+      for (int block = 0; block < kOutSteps * 2; ++block)
         for (int e = 0; e < 4; ++e) o_[f][block][e] = 0.0f;
       for (int half = 0; half < 2; ++half) state_[f][half] = empty_row_state();
     }
@@ -192,7 +196,7 @@ class Append {
   // Each warp fills its own rows, so that a warp barrier is enough.
   HEDDLE_DEVICE void load_q() {
     constexpr int kRows = kFragments * 16;
-    constexpr int kParts = Hooks::has_query_transform ? Tile::kColumns / 2 : Tile::kChunks;
+    constexpr int kParts = Hooks::has_query_transform ? QkTile::kColumns / 2 : QkTile::kChunks;
     __syncwarp();
     for (int i = lane_index(); i < kRows * kParts; i += kWarpSize) {
       const int row = own_row(0) + i / kParts, part = i % kParts;
@@ -201,11 +205,11 @@ class Append {
       const uint16_t* source =
           static_cast<const uint16_t*>(p_.q) + c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride;
       if constexpr (Hooks::has_query_transform)
-        *reinterpret_cast<uint32_t*>(smem_.q + Tile::element_offset(row, part * 2)) =
-            Tile::has_chunk(part * 2 / kChunkElements) ? load_q_pair<Spec>(source, part * 2, c, hooks_) : 0;
+        *reinterpret_cast<uint32_t*>(smem_.q + QkTile::element_offset(row, part * 2)) =
+            QkTile::has_chunk(part * 2 / kChunkElements) ? load_q_pair<Spec>(source, part * 2, c, hooks_) : 0;
       else
-        *reinterpret_cast<uint4*>(smem_.q + Tile::chunk_offset(row, part)) =
-            Tile::has_chunk(part) ? *reinterpret_cast<const uint4*>(source + part * kChunkElements) : uint4{};
+        *reinterpret_cast<uint4*>(smem_.q + QkTile::chunk_offset(row, part)) =
+            QkTile::has_chunk(part) ? *reinterpret_cast<const uint4*>(source + part * kChunkElements) : uint4{};
     }
     __syncwarp();
   }
@@ -239,8 +243,8 @@ class Append {
 
   // S = Q K^T.
   HEDDLE_DEVICE void score(float (&s)[kFragments][kBlocks][4], uint32_t k) const {
-    const auto q = Tile::a_reader(shared_address(smem_.q) + own_row(0) * Tile::kRowBytes);
-    const auto keys = Tile::b_reader(k);
+    const auto q = QkTile::a_reader(shared_address(smem_.q) + own_row(0) * QkTile::kRowBytes);
+    const auto keys = QkTile::b_reader(k);
 #pragma unroll kScoreUnroll
     for (int step = 0; step < kSteps; ++step) {
       uint32_t a[kFragments][4];
@@ -276,7 +280,7 @@ class Append {
       // Once the maxima have settled most tiles change none of them.
       if (!__any_sync(kFullMask, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
-      for (int block = 0; block < kSteps * 2; ++block)
+      for (int block = 0; block < kOutSteps * 2; ++block)
         for (int e = 0; e < 4; ++e) o_[f][block][e] *= factor[e / 2];
     }
   }
@@ -288,14 +292,14 @@ class Append {
 
   // O += P V.
   HEDDLE_DEVICE void accumulate(const float (&s)[kFragments][kBlocks][4], uint32_t v) {
-    const auto values = Tile::b_trans_reader(v);
+    const auto values = VTile::b_trans_reader(v);
 #pragma unroll
     for (int step = 0; step < kTileKv / 16; ++step) {
       uint32_t a[kFragments][4];
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) pack_weights<Spec::kType>(a[f], s[f][step * 2], s[f][step * 2 + 1]);
 #pragma unroll
-      for (int pair = 0; pair < kSteps; ++pair) {
+      for (int pair = 0; pair < kOutSteps; ++pair) {
         uint32_t b[4];
         ldmatrix_x4_trans(b, values.at(step * 16, pair));
 #pragma unroll
@@ -324,7 +328,7 @@ class Append {
   const AttentionParams& p_;
   const Hooks& hooks_;
   Smem& smem_;
-  float o_[kFragments][kSteps * 2][4];
+  float o_[kFragments][kOutSteps * 2][4];
   RowState state_[kFragments][2];
 };
 

@@ -16,10 +16,10 @@
 namespace heddle {
 
 // What one thread reads of one new row, with its transform. `hook(x, pair, dim)`.
-template <class Spec, RowInput kInput>
+template <DType kType, int kHeadDim, RowInput kInput>
 struct NewChunk {
-  using T = Element<Spec::kType>;
-  static constexpr int kHalf = (kInput.rotary_dim > 0 ? kInput.rotary_dim : Spec::kHeadDim) / 2;
+  using T = Element<kType>;
+  static constexpr int kHalf = (kInput.rotary_dim > 0 ? kInput.rotary_dim : kHeadDim) / 2;
   static constexpr bool kPartnersInChunks = kHalf % kChunkElements == 0;  // of a half split
 
   static HEDDLE_DEVICE void unpack(uint4 bits, float scale, float (&x)[kChunkElements]) {
@@ -45,13 +45,13 @@ struct NewChunk {
       if constexpr (kInput.pair == kNoPair) pair[e] = 0.0f;
       if constexpr (kInput.pair == kInterleaved) pair[e] = x[e ^ 1];
       if constexpr (kInput.pair == kHalfSplit)
-        pair[e] = T::to_float(row[partner_of(kInput, chunk * kChunkElements + e, Spec::kHeadDim)]) * scale;
+        pair[e] = T::to_float(row[partner_of(kInput, chunk * kChunkElements + e, kHeadDim)]) * scale;
     }
   }
   template <class Transform>
   static HEDDLE_DEVICE uint4 load(const uint16_t* row, int chunk, const Transform& hook) {
     float scale = 1.0f, x[kChunkElements], pair[kChunkElements];
-    if constexpr (kInput.rms_eps >= 0) scale = rms_scale<Spec>(row, kInput.rms_eps);
+    if constexpr (kInput.rms_eps >= 0) scale = rms_scale<kType, kHeadDim>(row, kInput.rms_eps);
     unpack(reinterpret_cast<const uint4*>(row)[chunk], scale, x);
     load_partners(row, chunk, scale, x, pair);
 #pragma unroll
@@ -62,7 +62,8 @@ struct NewChunk {
 
 template <class Spec, class Hooks>
 class AppendKv {
-  static constexpr int kChunks = Spec::kHeadDim / kChunkElements;  // of a row
+  static constexpr int kKChunks = Spec::kHeadDim / kChunkElements, kVChunks = Spec::kHeadDimVo / kChunkElements;
+  static constexpr int kChunks = max_of(kKChunks, kVChunks);  // of a row, as far as it has them
   // Transforms take registers, and their own arithmetic hides the loads.
   static constexpr int kUnroll = Hooks::has_key_transform || Hooks::has_value_transform ? 1 : 4;
 
@@ -109,29 +110,35 @@ class AppendKv {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         if (first + u * blockDim.x >= count) continue;
-        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p_.k.to) + moves[u].k_offset) = moves[u].k;
-        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p_.v.to) + moves[u].v_offset) = moves[u].v;
+        const int chunk = (first + u * blockDim.x) % kChunks;
+        if (kKChunks == kChunks || chunk < kKChunks)
+          *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p_.k.to) + moves[u].k_offset) = moves[u].k;
+        if (kVChunks == kChunks || chunk < kVChunks)
+          *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p_.v.to) + moves[u].v_offset) = moves[u].v;
       }
     }
   }
 
+  // Where the rows of one side are shorter, their last chunk stands in.
   HEDDLE_DEVICE Move load(const WorkItem& item, int row, int kv_head, int chunk) const {
+    const int k_chunk = kKChunks == kChunks ? chunk : min_of(chunk, kKChunks - 1);
+    const int v_chunk = kVChunks == kChunks ? chunk : min_of(chunk, kVChunks - 1);
     const HookContext context = append_context(item, row, kv_head, Spec::kGroup);
     const uint16_t* k = from(p_.k, item.qo_begin + row, kv_head);
     const uint16_t* v = from(p_.v, item.qo_begin + row, kv_head);
     Move move;
-    move.k_offset = to(p_.k, item.kv_offset, context.kv_pos, kv_head) + chunk * kChunkElements;
-    move.v_offset = to(p_.v, item.kv_offset, context.kv_pos, kv_head) + chunk * kChunkElements;
+    move.k_offset = to(p_.k, item.kv_offset, context.kv_pos, kv_head) + k_chunk * kChunkElements;
+    move.v_offset = to(p_.v, item.kv_offset, context.kv_pos, kv_head) + v_chunk * kChunkElements;
     if constexpr (Hooks::has_key_transform)
-      move.k = NewChunk<Spec, Hooks::key_pair>::load(
-          k, chunk, [&](float x, float pair, int dim) { return hooks_.key_transform(x, pair, dim, context); });
+      move.k = NewChunk<Spec::kType, Spec::kHeadDim, Hooks::key_pair>::load(
+          k, k_chunk, [&](float x, float pair, int dim) { return hooks_.key_transform(x, pair, dim, context); });
     else
-      move.k = reinterpret_cast<const uint4*>(k)[chunk];
+      move.k = reinterpret_cast<const uint4*>(k)[k_chunk];
     if constexpr (Hooks::has_value_transform)
-      move.v = NewChunk<Spec, Hooks::value_pair>::load(
-          v, chunk, [&](float x, float pair, int dim) { return hooks_.value_transform(x, pair, dim, context); });
+      move.v = NewChunk<Spec::kType, Spec::kHeadDimVo, Hooks::value_pair>::load(
+          v, v_chunk, [&](float x, float pair, int dim) { return hooks_.value_transform(x, pair, dim, context); });
     else
-      move.v = reinterpret_cast<const uint4*>(v)[chunk];
+      move.v = reinterpret_cast<const uint4*>(v)[v_chunk];
     return move;
   }
 

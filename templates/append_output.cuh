@@ -10,7 +10,7 @@ namespace heddle {
 
 template <class Spec, class Hooks>
 class AppendOutput {
-  static constexpr int kHeadDim = Spec::kHeadDim;
+  static constexpr int kHeadDim = Spec::kHeadDimVo;
   static constexpr int kBlocks = kHeadDim / 8;  // of a row
   using Sums = float[tile_columns(kHeadDim) / 8][4];
   using Type = Element<Spec::kType>;

@@ -40,11 +40,12 @@ template <class Spec, class Hooks>
 class AppendSm90Consumer {
   using Smem = AppendSm90Smem<Spec>;
   using QTile = typename Smem::QTile;
-  using KvTile = typename Smem::KvTile;
+  using KTile = typename Smem::KTile;
+  using VTile = typename Smem::VTile;
   using Type = Element<Spec::kType>;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kBlocks = kTileKv / 8;
-  static constexpr int kOutBlocks = KvTile::kColumns / 8;
+  static constexpr int kOutBlocks = VTile::kColumns / 8;
   static constexpr int kKeySteps = kTileKv / 16;
   static constexpr int kGroups = Spec::kTile.rows / 64;
   static constexpr int kThreads = kGroups * kWarpgroupSize;
@@ -212,18 +213,18 @@ class AppendSm90Consumer {
     return uniform(QTile::by_columns(shared_address(smem_.q[buffer]) + group_ * 64 * QTile::kRowBytes));
   }
   HEDDLE_DEVICE uint32_t keys_at(int stage) const {
-    return uniform(KvTile::by_columns(shared_address(smem_.stage[stage])));
+    return uniform(KTile::by_columns(shared_address(smem_.stage[stage])));
   }
   HEDDLE_DEVICE uint32_t values_at(int stage) const {
-    return uniform(KvTile::by_rows(shared_address(smem_.stage[stage])));
+    return uniform(VTile::by_rows(shared_address(smem_.stage[stage])));
   }
 
   // S = Q K^T, under way when it returns.
   static HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t queries, uint32_t keys) {
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < KvTile::kColumns / 16; ++i)
-      Spec::multiply_keys(s, queries + QTile::column_step(i), keys + KvTile::column_step(i), i > 0);
+    for (int i = 0; i < KTile::kColumns / 16; ++i)
+      Spec::multiply_keys(s, queries + QTile::column_step(i), keys + KTile::column_step(i), i > 0);
     wgmma_commit();
   }
 
@@ -231,7 +232,7 @@ class AppendSm90Consumer {
   HEDDLE_DEVICE void accumulate(uint32_t values) {
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kKeySteps; ++i) Spec::multiply_values(o_, weights_[i], values + KvTile::row_step(i), 1);
+    for (int i = 0; i < kKeySteps; ++i) Spec::multiply_values(o_, weights_[i], values + VTile::row_step(i), 1);
     wgmma_commit();
   }
 

@@ -20,20 +20,20 @@ template <class Spec, class Hooks>
 class AppendSm90Loader {
   using Smem = AppendSm90Smem<Spec>;
   using QTile = typename Smem::QTile;
-  using KvTile = typename Smem::KvTile;
+  using KTile = typename Smem::KTile;
+  using VTile = typename Smem::VTile;
   using Address = KvAddress<Spec::kPageSize>;
   // How the lanes of a warp lie on a tile: kLanes a row of a block, kStep rows at once; the four warps
   // take turns, so that a thread's rows are 4 * kStep apart and share one swizzle.
-  static constexpr int kLanes = KvTile::kBlockChunks;
+  static constexpr int kLanes = KTile::kBlockChunks;  // of V's as well
   static constexpr int kStep = kWarpSize / kLanes;
   static constexpr int kStride = kWarpgroupWarps * kStep;
   static constexpr int kFirstHead = -1;  // of the next item
   static constexpr int kBoxRows = Spec::kBoxRows;
-  static constexpr int kBoxBytes = kBoxRows * KvTile::kRowBytes;
-  static constexpr int kBoxes = KvTile::kBytes / max_of(kBoxBytes, 1);  // of a tile
+  static constexpr int kBoxBytes = kBoxRows * KTile::kRowBytes;
   static constexpr bool kBoxesOfQ = Spec::kQBoxTokens > 0 && !Hooks::has_query_transform;
   static_assert(kBoxRows % kStride == 0, "every warp looks up a row of each box");
-  static_assert(kBoxRows == 0 || kBoxes <= kWarpgroupSize, "a lane a box");
+  static_assert(kBoxRows == 0 || Smem::kStageBytes / max_of(kBoxBytes, 1) <= kWarpgroupSize, "a lane a box");
   static_assert(Spec::kTile.rows % kStride == 0 && Spec::kTile.kv % kStride == 0, "a warp copies whole steps");
   static_assert(Spec::kTile.kv <= kWarpgroupSize, "one lane looks up one row");
 
@@ -159,11 +159,11 @@ class AppendSm90Loader {
 
   HEDDLE_DEVICE void load_keys(int t) {
     const int start = tile_start<Spec::kTile.kv>(record_->item, t);
-    if (!Hooks::has_key_transform && in_boxes(start)) return copy_boxes(maps_.k, key_id_, start);
-    gather(static_cast<const uint16_t*>(p_.k) + record_->kv_head * p_.k_head_stride, start, [&](int row) {
+    if (!Hooks::has_key_transform && in_boxes(start)) return copy_boxes<KTile>(maps_.k, key_id_, start);
+    gather<KTile>(static_cast<const uint16_t*>(p_.k) + record_->kv_head * p_.k_head_stride, start, [&](int row) {
       return Address::k_offset(p_, record_->item.kv_offset, key_id_, start + row);
     });
-    pass_on<Hooks::has_key_transform, Hooks::key_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
+    pass_on<KTile, Hooks::has_key_transform, Hooks::key_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
       if constexpr (Hooks::has_key_transform) return hooks_.key_transform(x, pair, dim, c);
       return x;
     });
@@ -171,11 +171,11 @@ class AppendSm90Loader {
 
   HEDDLE_DEVICE void load_values(int t, int row_id) {
     const int start = tile_start<Spec::kTile.kv>(record_->item, t);
-    if (!Hooks::has_value_transform && in_boxes(start)) return copy_boxes(maps_.v, row_id, start);
-    gather(static_cast<const uint16_t*>(p_.v) + record_->kv_head * p_.v_head_stride, start, [&](int row) {
+    if (!Hooks::has_value_transform && in_boxes(start)) return copy_boxes<VTile>(maps_.v, row_id, start);
+    gather<VTile>(static_cast<const uint16_t*>(p_.v) + record_->kv_head * p_.v_head_stride, start, [&](int row) {
       return Address::v_offset(p_, record_->item.kv_offset, row_id, start + row);
     });
-    pass_on<Hooks::has_value_transform, Hooks::value_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
+    pass_on<VTile, Hooks::has_value_transform, Hooks::value_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
       if constexpr (Hooks::has_value_transform) return hooks_.value_transform(x, pair, dim, c);
       return x;
     });
@@ -189,33 +189,35 @@ class AppendSm90Loader {
   HEDDLE_DEVICE void wait_until_empty() const { barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1); }
 
   // A tile by the threads. What a whole one needs is looked up while the stage may still be in use.
-  template <class OffsetOf>
+  template <class Tile, class OffsetOf>
   HEDDLE_DEVICE void gather(const uint16_t* base, int start, const OffsetOf& offset_of) const {
     const uint32_t tile = shared_address(smem_.stage[ring_.stage]);
     if (all_seen(start)) {
       const int64_t looked_up = offset_of(looked_up_row(0));
       wait_until_empty();
-      copy_rows<KvTile, true>(tile, base, [&](int) { return looked_up; });
+      copy_rows<Tile, true>(tile, base, [&](int) { return looked_up; });
     } else {
       wait_until_empty();
-      copy_rows<KvTile, false>(
+      copy_rows<Tile, false>(
           tile, base, [&](int row) { return record_->some_see.contains(start + row) ? offset_of(row) : kNotSeen; });
     }
   }
 
   // A tile through the copy engine, the boxes in turn by each of the warps. Page ids lie with the lanes
   // that look up rows of the boxes.
+  template <class Tile>
   HEDDLE_DEVICE void copy_boxes(const TensorMaps::Map& map, int row_id, int start) {
+    constexpr int kBoxes = Tile::kBytes / max_of(kBoxBytes, 1);
     uint64_t* full = &smem_.full[ring_.stage];
     const int warp = uniform(thread() / kWarpSize), box = lane_index() * kWarpgroupWarps + warp;
-    const int block = box % KvTile::kBlocks, row = box / KvTile::kBlocks * kBoxRows;
+    const int block = box % Tile::kBlocks, row = box / Tile::kBlocks * kBoxRows;
     const int page = __shfl_sync(kFullMask, row_id, row / kStride * kStep);
     const uint32_t to =
-        shared_address(smem_.stage[ring_.stage]) + block * KvTile::kBlockBytes + row * KvTile::kRowBytes;
+        shared_address(smem_.stage[ring_.stage]) + block * Tile::kBlockBytes + row * Tile::kRowBytes;
     wait_until_empty();
     arrive(full, (kBoxes + kWarpgroupWarps - 1 - warp) / kWarpgroupWarps * kBoxBytes);
     if (box < kBoxes) {
-      const int head = record_->kv_head, column = block * KvTile::kBlockColumns;
+      const int head = record_->kv_head, column = block * Tile::kBlockColumns;
       if constexpr (Spec::kPageSize == 0)
         copy_box(to, map, full, column, head, static_cast<int>(record_->item.kv_offset) + start + row);
       else
@@ -225,14 +227,14 @@ class AppendSm90Loader {
   }
 
   // The stage is as the consumers want it, once the copies have landed and a hook has been at it.
-  template <bool kTransformed, RowInput kPair, class Transform>
+  template <class Tile, bool kTransformed, RowInput kPair, class Transform>
   HEDDLE_DEVICE void pass_on(int start, const Transform& transform) {
     uint64_t* full = &smem_.full[ring_.stage];
     if constexpr (kTransformed) {
       HookContext context = {record_->item.request, record_->kv_head * Spec::kGroup, record_->kv_head, -1, -1, -1,
                              record_->item.qo_len, record_->item.kv_len};
       begin_transform();
-      transform_rows<Spec::kType, KvTile, kPair>(
+      transform_rows<Spec::kType, Tile, kPair>(
           smem_.stage[ring_.stage], Spec::kTile.kv, thread(), kWarpgroupSize,
           [&](float x, float pair, int dim, int row) {
             context.kv_pos = start + row;

@@ -34,14 +34,16 @@ HEDDLE_DEVICE RowInfo row_of(const AppendStream& s, int row) {
 
 template <class Spec>
 struct AppendSm90Smem {
-  using QTile = WgmmaTile<Spec::kTile.rows, Spec::kHeadDim>;
-  using KvTile = WgmmaTile<Spec::kTile.kv, Spec::kHeadDim>;
+  using QTile = WgmmaTile<Spec::kTile.rows, Spec::kHeadDim, Spec::kBlockColumns>;
+  using KTile = WgmmaTile<Spec::kTile.kv, Spec::kHeadDim, Spec::kBlockColumns>;
+  using VTile = WgmmaTile<Spec::kTile.kv, Spec::kHeadDimVo, Spec::kBlockColumns>;
+  static constexpr int kStageBytes = max_of(KTile::kBytes, VTile::kBytes);
   static constexpr int kStages = Spec::kTile.stages;
   static constexpr int kQBuffers = Spec::kTile.q_buffers;
-  static_assert(QTile::kBytes % 1024 == 0 && KvTile::kBytes % 1024 == 0, "tiles lie on the swizzle's grid");
+  static_assert(QTile::kBytes % 1024 == 0 && kStageBytes % 1024 == 0, "tiles lie on the swizzle's grid");
 
   alignas(1024) uint8_t q[kQBuffers][QTile::kBytes];
-  alignas(1024) uint8_t stage[kStages][KvTile::kBytes];
+  alignas(1024) uint8_t stage[kStages][kStageBytes];
   uint64_t q_full[kQBuffers], q_empty[kQBuffers];
   uint64_t full[kStages], empty[kStages];
   // The producer is at most kQBuffers streams ahead of the last one whose q is free, and a consumer

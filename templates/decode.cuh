@@ -58,22 +58,26 @@ template <class Spec>
 struct DecodeSmem {
   static constexpr int kWarps = Spec::kTile.warps;
   static constexpr int kRows = Spec::kTile.rows;
-  static constexpr int kRowBytes = SmemTile<Spec::kHeadDim>::kRowBytes;
-  static constexpr int kKeysBytes = kWarpKeysOf<Spec> * kRowBytes;
-  // Between tiles one stage of a warp is free; at the end of a head it holds up to 16 x D sums, f32.
+  using QkTile = SmemTile<Spec::kHeadDim>;
+  using VTile = SmemTile<Spec::kHeadDimVo>;
+  static constexpr int kKBytes = kWarpKeysOf<Spec> * QkTile::kRowBytes;
+  static constexpr int kVBytes = kWarpKeysOf<Spec> * VTile::kRowBytes;
+  // Between tiles one stage of a warp is free; at the end of a head it holds up to 16 x D sums, f32, which
+  // only rows of V that are wider than those of K make it larger for.
+  static constexpr int kSumBytes = kRows * VTile::kColumns * 4;
   struct WarpStage {
-    alignas(128) uint8_t k[kKeysBytes];
-    alignas(128) uint8_t v[kKeysBytes];
+    alignas(128) uint8_t k[kKBytes];
+    alignas(128) uint8_t v[max_of(kVBytes, kSumBytes - kKBytes)];
   };
   WarpStage stage[Spec::kTile.stages][kWarps];
-  alignas(128) uint8_t q[Spec::kTile.stages][kRows * kRowBytes];  // of as many heads as are under way
+  alignas(128) uint8_t q[Spec::kTile.stages][kRows * QkTile::kRowBytes];  // of as many heads as are under way
   float max2[kWarps][kRows];
   float sum[kWarps][kRows];
 };
 
 template <class Spec, class Hooks>
 class Decode {
-  static constexpr int kHeadDim = Spec::kHeadDim;
+  static constexpr int kHeadDimVo = Spec::kHeadDimVo;
   static constexpr int kPageSize = Spec::kPageSize;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kStages = Spec::kTile.stages;
@@ -84,9 +88,10 @@ class Decode {
   // A warp's keys lie in runs of so many rows, each within one page: one address for all of them.
   static constexpr int kRun = kPageSize % kWarpKeys == 0 ? kWarpKeys : kPageSize % 16 == 0 ? 16 : 1;
   static constexpr bool kOneRun = kRun == kWarpKeys;
-  using Tile = SmemTile<kHeadDim>;
   using Rows = DecodeRows<Spec, kRows>;
   using Smem = DecodeSmem<Spec>;
+  using QkTile = typename Smem::QkTile;
+  using VTile = typename Smem::VTile;
   using Address = KvAddress<kPageSize>;
   using Cursor = LoadCursor<kTileKv, Spec::kGroup>;
   static constexpr int kHalves = Rows::kHalves;
@@ -151,10 +156,10 @@ class Decode {
                                    : __ballot_sync(kFullMask, seen.contains(first + lane_index() % kWarpKeys));
       const int64_t kv_offset = cursor_.kv_offset();
       const int run = first + looked_up_run();
-      copy_rows(free_stage().k, static_cast<const uint16_t*>(p_.k) + cursor_.kv_head() * p_.k_head_stride,
-                Address::k_offset(p_, kv_offset, row_id_, run), p_.k_row_stride, visible);
-      copy_rows(free_stage().v, static_cast<const uint16_t*>(p_.v) + cursor_.kv_head() * p_.v_head_stride,
-                Address::v_offset(p_, kv_offset, row_id_, run), p_.v_row_stride, visible);
+      copy_rows<QkTile>(free_stage().k, static_cast<const uint16_t*>(p_.k) + cursor_.kv_head() * p_.k_head_stride,
+                        Address::k_offset(p_, kv_offset, row_id_, run), p_.k_row_stride, visible);
+      copy_rows<VTile>(free_stage().v, static_cast<const uint16_t*>(p_.v) + cursor_.kv_head() * p_.v_head_stride,
+                       Address::v_offset(p_, kv_offset, row_id_, run), p_.v_row_stride, visible);
       cursor_.advance();
       fetch_row_id();
     }
@@ -164,6 +169,7 @@ class Decode {
 
   // This warp's rows; lane r has the offset of the first row of row r's run. Rows whose
   // bit is not set, which nobody sees, are not read; zeros stand for them.
+  template <class Tile>
   static HEDDLE_DEVICE void copy_rows(const uint8_t* stage, const uint16_t* base, int64_t offset, int64_t stride,
                                       uint32_t visible) {
     const uint32_t to = shared_address(stage);
@@ -176,7 +182,7 @@ class Decode {
         const uint16_t* const rows = base + (kOneRun ? offset : __shfl_sync(kFullMask, offset, run));
 #pragma unroll
         for (int i = 0; i < kPeriod; ++i)
-          copy_column<kStep>(to, rows, run, i * kWarpSize + lane_index(), stride, visible);
+          copy_column<Tile, kStep>(to, rows, run, i * kWarpSize + lane_index(), stride, visible);
       }
     } else {
 #pragma unroll 4
@@ -190,7 +196,7 @@ class Decode {
   }
 
   // Every kStep-th row of a run from chunk `index` on, in one column: one address and its increments.
-  template <int kStep>
+  template <class Tile, int kStep>
   static HEDDLE_DEVICE void copy_column(uint32_t to, const uint16_t* rows, int run, int index, int64_t stride,
                                         uint32_t visible) {
     const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
@@ -210,10 +216,10 @@ class Decode {
   HEDDLE_DEVICE void load_q() {
     const WorkItem& item = cursor_.item();
     uint8_t* to = next_q(load_q_);
-    for (int i = threadIdx.x; i < item.num_rows * Tile::kChunks; i += kThreads) {
-      const int row = i / Tile::kChunks, chunk = i % Tile::kChunks;
-      cp_async_16(shared_address(to + Tile::chunk_offset(row, chunk)),
-                  q_row(item, cursor_.kv_head(), row) + chunk * kChunkElements, Tile::has_chunk(chunk));
+    for (int i = threadIdx.x; i < item.num_rows * QkTile::kChunks; i += kThreads) {
+      const int row = i / QkTile::kChunks, chunk = i % QkTile::kChunks;
+      cp_async_16(shared_address(to + QkTile::chunk_offset(row, chunk)),
+                  q_row(item, cursor_.kv_head(), row) + chunk * kChunkElements, QkTile::has_chunk(chunk));
     }
   }
 
@@ -268,12 +274,12 @@ class Decode {
 
   // All threads; the first tile's barrier makes it visible.
   HEDDLE_DEVICE void transform_q(const WorkItem& item) {
-    constexpr int kPairs = Tile::kColumns / 2;
+    constexpr int kPairs = QkTile::kColumns / 2;
     for (int i = threadIdx.x; i < item.num_rows * kPairs; i += kThreads) {
       const int row = i / kPairs, dim = i % kPairs * 2;
       const HookContext c = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
-      *reinterpret_cast<uint32_t*>(q_ + Tile::element_offset(row, dim)) =
-          Tile::has_chunk(dim / kChunkElements) ? load_q_pair<Spec>(q_row(item, kv_head_, row), dim, c, hooks_) : 0;
+      *reinterpret_cast<uint32_t*>(q_ + QkTile::element_offset(row, dim)) =
+          QkTile::has_chunk(dim / kChunkElements) ? load_q_pair<Spec>(q_row(item, kv_head_, row), dim, c, hooks_) : 0;
     }
   }
 
@@ -338,8 +344,8 @@ class Decode {
 
   // Moved so that rows which are written together hit other banks.
   static HEDDLE_DEVICE int sum_index(int row, int column) {
-    const int key = Tile::kColumns % 32 == 0 ? (row ^ row >> 1) & 3 : row & 1;
-    return row * Tile::kColumns + (column ^ key * 8);
+    const int key = VTile::kColumns % 32 == 0 ? (row ^ row >> 1) & 3 : row & 1;
+    return row * VTile::kColumns + (column ^ key * 8);
   }
   // All warps are at the same stage when a head ends.
   HEDDLE_DEVICE float* sums_of(int warp) const { return reinterpret_cast<float*>(smem_.stage[load_stage_][warp].k); }
@@ -375,12 +381,12 @@ class Decode {
 
   // All threads, whole warps: a lane takes four columns of a row.
   HEDDLE_DEVICE void finish_rows(const WorkItem& item, bool sees_keys) {
-    constexpr int kLanes = row_lanes<kHeadDim>();
+    constexpr int kLanes = row_lanes<kHeadDimVo>();
     const int num_rows = item.num_rows;
 #pragma unroll 1
     for (int i = threadIdx.x; i - lane_index() < num_rows * kLanes; i += kThreads) {
       const int row = i / kLanes, column = i % kLanes * 4;
-      const bool active = row < num_rows && column < kHeadDim;
+      const bool active = row < num_rows && column < kHeadDimVo;
       JoinedState<Hooks> state;
       if (sees_keys && active) state = sum_warps(row, column);
       if (item.join > 0) join(state, item, row, column, active);
@@ -394,7 +400,7 @@ class Decode {
 
   HEDDLE_DEVICE void publish_state(const WorkItem& item, int row, int column, const JoinedState<Hooks>& state) {
     const int64_t slot_row = int64_t(item.partial) * kRows + row;
-    publish(reinterpret_cast<float4*>(p_.partial_o + slot_row * kHeadDim + column),
+    publish(reinterpret_cast<float4*>(p_.partial_o + slot_row * kHeadDimVo + column),
             state.o * slot_scale<Hooks>(state.sum));
     if (column == 0) publish(p_.partial_lse + slot_row, slot_lse2<Hooks>(state.max2, state.sum));
   }

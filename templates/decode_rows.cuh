@@ -24,9 +24,10 @@ class DecodeRows;
 
 template <class Spec>
 class DecodeRows<Spec, 16> {
-  using Tile = SmemTile<Spec::kHeadDim>;
+  using QkTile = SmemTile<Spec::kHeadDim>;
+  using VTile = SmemTile<Spec::kHeadDimVo>;
   using Type = Element<Spec::kType>;
-  static constexpr int kSteps = Tile::kColumns / 16;
+  static constexpr int kSteps = QkTile::kColumns / 16, kOutSteps = VTile::kColumns / 16;
   static constexpr int kKeys = kWarpKeysOf<Spec>, kBlocks = kKeys / 8;
 
  public:
@@ -35,20 +36,20 @@ class DecodeRows<Spec, 16> {
 
   HEDDLE_DEVICE void begin() {
 #pragma unroll
-    for (int block = 0; block < kSteps * 2; ++block)
+    for (int block = 0; block < kOutSteps * 2; ++block)
 #pragma unroll
       for (int e = 0; e < 4; ++e) o_[block][e] = 0.0f;
   }
   HEDDLE_DEVICE void read_q(uint32_t q) {
     if constexpr (kKeepsQ) {
-      const auto queries = Tile::a_reader(q);
+      const auto queries = QkTile::a_reader(q);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) ldmatrix_x4(q_[step], queries.at(0, step));
     }
   }
   HEDDLE_DEVICE void score(Logits& s, uint32_t q, uint32_t k) const {
-    const auto queries = Tile::a_reader(q);
-    const auto keys = Tile::b_reader(k);
+    const auto queries = QkTile::a_reader(q);
+    const auto keys = QkTile::b_reader(k);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       uint32_t a[4];
@@ -69,18 +70,18 @@ class DecodeRows<Spec, 16> {
   }
   HEDDLE_DEVICE void rescale(const float (&factor)[2]) {
 #pragma unroll
-    for (int block = 0; block < kSteps * 2; ++block)
+    for (int block = 0; block < kOutSteps * 2; ++block)
 #pragma unroll
       for (int e = 0; e < 4; ++e) o_[block][e] *= factor[e / 2];
   }
   HEDDLE_DEVICE void accumulate(const Logits& s, uint32_t v) {
-    const auto values = Tile::b_trans_reader(v);
+    const auto values = VTile::b_trans_reader(v);
 #pragma unroll
     for (int block = 0; block < kBlocks; block += 2) {
       uint32_t a[4];
       pack_weights<Spec::kType>(a, s[block], s[block + 1]);
 #pragma unroll
-      for (int pair = 0; pair < kSteps; ++pair) {
+      for (int pair = 0; pair < kOutSteps; ++pair) {
         uint32_t b[4];
         ldmatrix_x4_trans(b, values.at(block * 8, pair));
         Type::mma(o_[pair * 2], a, b[0], b[1]);
@@ -96,7 +97,7 @@ class DecodeRows<Spec, 16> {
       const int row = lane_index() / 4 + half * 8;
       if (row >= num_rows) continue;
 #pragma unroll
-      for (int block = 0; block < kSteps * 2; ++block)
+      for (int block = 0; block < kOutSteps * 2; ++block)
         *reinterpret_cast<float2*>(to(row, block * 8 + lane_index() % 4 * 2)) = {o_[block][half * 2],
                                                                                o_[block][half * 2 + 1]};
     }
@@ -104,16 +105,18 @@ class DecodeRows<Spec, 16> {
 
  private:
   // As far as there are registers: scattered keys need some for their addresses.
-  static constexpr bool kKeepsQ = Tile::kColumns < 128 || (Tile::kColumns == 128 && Spec::kPageSize % 16 == 0);
-  float o_[kSteps * 2][4];
+  static constexpr int kRowColumns = QkTile::kColumns + VTile::kColumns;
+  static constexpr bool kKeepsQ = kRowColumns < 256 || (kRowColumns == 256 && Spec::kPageSize % 16 == 0);
+  float o_[kOutSteps * 2][4];
   uint32_t q_[kKeepsQ ? kSteps : 1][4];
 };
 
 template <class Spec>
 class DecodeRows<Spec, 8> {
-  using Tile = SmemTile<Spec::kHeadDim>;
+  using QkTile = SmemTile<Spec::kHeadDim>;
+  using VTile = SmemTile<Spec::kHeadDimVo>;
   using Type = Element<Spec::kType>;
-  static constexpr int kSteps = Tile::kColumns / 16;
+  static constexpr int kSteps = QkTile::kColumns / 16, kOutSteps = VTile::kColumns / 16;
   static constexpr int kKeys = kWarpKeysOf<Spec>, kBlocks = kKeys / 8;
   static constexpr int kChains = kKeys == 16 ? 2 : 1;
 
@@ -123,7 +126,7 @@ class DecodeRows<Spec, 8> {
 
   HEDDLE_DEVICE void begin() {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step)
+    for (int step = 0; step < kOutSteps; ++step)
 #pragma unroll
       for (int e = 0; e < 4; ++e) o_[step][e] = 0.0f;
   }
@@ -131,11 +134,11 @@ class DecodeRows<Spec, 8> {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       // Lanes 0 to 15 give the addresses.
-      ldmatrix_x2(q_[step], q + Tile::chunk_offset(lane_index() % 8, step * 2 + lane_index() / 8 % 2));
+      ldmatrix_x2(q_[step], q + QkTile::chunk_offset(lane_index() % 8, step * 2 + lane_index() / 8 % 2));
     }
   }
   HEDDLE_DEVICE void score(Logits& s, uint32_t, uint32_t k) const {
-    const auto keys = Tile::b_reader(k);
+    const auto keys = QkTile::b_reader(k);
     float sum[kChains][kBlocks][4] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -159,17 +162,17 @@ class DecodeRows<Spec, 8> {
     const int first = lane_index() % 4 * 8;
     const float even = __shfl_sync(kFullMask, factor[0], first), odd = __shfl_sync(kFullMask, factor[0], first + 4);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step)
+    for (int step = 0; step < kOutSteps; ++step)
 #pragma unroll
       for (int e = 0; e < 4; ++e) o_[step][e] *= e % 2 ? odd : even;
   }
   HEDDLE_DEVICE void accumulate(const Logits& s, uint32_t v) {
-    const auto values = Tile::b_reader(v);
+    const auto values = VTile::b_reader(v);
 #pragma unroll
     for (int block = 0; block < kBlocks; block += 2) {
       const uint32_t left = Type::pack(s[block][0], s[block][1]), right = Type::pack(s[block + 1][0], s[block + 1][1]);
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kOutSteps; ++step) {
         uint32_t a[4];
         ldmatrix_x4_trans(a, values.at(block * 8, step));
         Type::mma(o_[step], a, left, right);
@@ -183,7 +186,7 @@ class DecodeRows<Spec, 8> {
       const int row = lane_index() % 4 * 2 + odd;
       if (row >= num_rows) continue;
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step)
+      for (int step = 0; step < kOutSteps; ++step)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           *to(row, step * 16 + half * 8 + lane_index() / 4) = o_[step][half * 2 + odd];
@@ -191,7 +194,7 @@ class DecodeRows<Spec, 8> {
   }
 
  private:
-  float o_[kSteps][4];
+  float o_[kOutSteps][4];
   uint32_t q_[kSteps][2];
 };
 

@@ -25,7 +25,8 @@ struct HeadShape {
   int num_qo_heads;
   int num_kv_heads;
   int group;  // num_qo_heads / num_kv_heads
-  int head_dim;
+  int head_dim;     // of q and k
+  int head_dim_vo;  // of v and o
 };
 
 // Pairs of columns that a transform of q, k or v sees together.
@@ -58,4 +59,4 @@ HEDDLE_HOOK int partner_of(const RowInput& input, int dim, int head_dim) {
                              qo_len = (context).qo_len, kv_len = (context).kv_len,              \
                              num_qo_heads = (shape).num_qo_heads,                               \
                              num_kv_heads = (shape).num_kv_heads, group = (shape).group,        \
-                             head_dim = (shape).head_dim
+                             head_dim = (shape).head_dim, head_dim_vo = (shape).head_dim_vo

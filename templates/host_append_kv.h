@@ -9,7 +9,7 @@ namespace heddle {
 template <class Hooks>
 class HostAppendKv {
  public:
-  HostAppendKv(const AppendKvParams& params, const Hooks& hooks) : p_(params), hooks_(hooks), row_(params.head_dim) {}
+  HostAppendKv(const AppendKvParams& params, const Hooks& hooks) : p_(params), hooks_(hooks) {}
 
   void run() {
     for (const PlanSection& section : reinterpret_cast<const PlanHeader*>(p_.plan)->section) {
@@ -33,22 +33,23 @@ class HostAppendKv {
       if constexpr (Hooks::has_value_transform) return hooks_.value_transform(x, pair, d, c);
       return (void)pair, (void)d, x;
     };
-    store_side(p_.k, item, row, c, Hooks::has_key_transform, Hooks::key_pair, key);
-    store_side(p_.v, item, row, c, Hooks::has_value_transform, Hooks::value_pair, value);
+    store_side(p_.k, p_.head_dim, item, row, c, Hooks::has_key_transform, Hooks::key_pair, key);
+    store_side(p_.v, p_.head_dim_vo, item, row, c, Hooks::has_value_transform, Hooks::value_pair, value);
   }
 
   template <class Transform>
-  void store_side(const AppendKvParams::Side& side, const WorkItem& item, int row, const HookContext& c, bool has_transform,
-                  const RowInput& input, const Transform& transform) {
+  void store_side(const AppendKvParams::Side& side, int head_dim, const WorkItem& item, int row, const HookContext& c,
+                  bool has_transform, const RowInput& input, const Transform& transform) {
     const int64_t from = (item.qo_begin + int64_t(row)) * side.from_row_stride + c.kv_head * side.from_head_stride;
     const int64_t to = place(side, item, c.kv_pos) + c.kv_head * side.head_stride;
     if (!p_.transforms || !has_transform) {
       // Bits, not values: a NaN stays the one that it is.
-      std::memcpy(static_cast<uint16_t*>(side.to) + to, static_cast<const uint16_t*>(side.from) + from, p_.head_dim * 2);
+      std::memcpy(static_cast<uint16_t*>(side.to) + to, static_cast<const uint16_t*>(side.from) + from, head_dim * 2);
       return;
     }
-    host_read_row(side.from, from, p_.kv_dtype, p_.head_dim, input, row_, transform);
-    for (int d = 0; d < p_.head_dim; ++d) host_write(side.to, to + d, p_.kv_dtype, row_[d]);
+    row_.resize(head_dim);
+    host_read_row(side.from, from, p_.kv_dtype, head_dim, input, row_, transform);
+    for (int d = 0; d < head_dim; ++d) host_write(side.to, to + d, p_.kv_dtype, row_[d]);
   }
 
   int64_t place(const AppendKvParams::Side& side, const WorkItem& item, int kv_pos) const {

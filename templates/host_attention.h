@@ -136,7 +136,7 @@ class HostAttention {
   void read_v(const WorkItem& r, const HookContext& c, std::vector<float>& v) const {
     const int64_t offset = kv_row(r, c.kv_pos, p_.v_page_stride, p_.v_row_stride) + c.kv_head * p_.v_head_stride;
     const RowInput input = p_.kv_is_transformed ? RowInput{} : Hooks::value_pair;
-    host_read_row(p_.v, offset, p_.kv_dtype, p_.head_dim, input, v, [&](float x, float pair, int d) -> float {
+    host_read_row(p_.v, offset, p_.kv_dtype, p_.head_dim_vo, input, v, [&](float x, float pair, int d) -> float {
       if constexpr (Hooks::has_value_transform)
         if (!p_.kv_is_transformed) return host_round(p_.kv_dtype, hooks_.value_transform(x, pair, d, c));
       return (void)pair, (void)d, x;
@@ -146,24 +146,24 @@ class HostAttention {
   void run_row(const WorkItem& item, int kv_head, int row) const {
     HookContext c = context_of(item, row, kv_head);
     HookContext kv = {item.request, kv_head * p_.group, kv_head, -1, -1, -1, item.qo_len, item.kv_len};
-    std::vector<float> q(p_.head_dim), x(p_.head_dim);
+    std::vector<float> q(p_.head_dim), k(p_.head_dim), v(p_.head_dim_vo);
     read_q(c, q);
     State state;
-    state.o.assign(p_.head_dim, 0.0f);
+    state.o.assign(p_.head_dim_vo, 0.0f);
     for (int t = item.tile_begin; t < item.tile_end; ++t) {
       const int64_t start = int64_t(t >= item.gap_begin ? t + item.gap_tiles : t) * p_.tile_kv;
       for (int64_t kv_pos = start; kv_pos < start + p_.tile_kv && kv_pos < item.kv_len; ++kv_pos) {
         if (!host_keeps(header_.mask, c.q_pos, kv_pos)) continue;
         c.kv_pos = kv.kv_pos = static_cast<int>(kv_pos);
-        read_k(item, kv, x);
+        read_k(item, kv, k);
         float logit = 0;
-        for (int d = 0; d < p_.head_dim; ++d) logit += q[d] * x[d];
+        for (int d = 0; d < p_.head_dim; ++d) logit += q[d] * k[d];
         logit *= p_.sm_scale;
         if constexpr (Hooks::has_logits_transform) logit = hooks_.logits_transform(logit, c);
         if constexpr (Hooks::has_logits_mask)
           if (!hooks_.logits_mask(logit, c)) continue;
-        read_v(item, kv, x);
-        add_key(state, logit, x.data());
+        read_v(item, kv, v);
+        add_key(state, logit, v.data());
       }
     }
     c.kv_pos = -1;
@@ -193,7 +193,7 @@ class HostAttention {
     } else {
       state.max = 0, state.sum = 1;
     }
-    for (int d = 0; d < p_.head_dim; ++d) state.o[d] += weight * v[d];
+    for (int d = 0; d < p_.head_dim_vo; ++d) state.o[d] += weight * v[d];
   }
 
   void write_row(const HookContext& c, const State& state) const {
@@ -212,7 +212,7 @@ class HostAttention {
       }
     }
     const int64_t offset = c.q_row * p_.o_row_stride + c.qo_head * p_.o_head_stride;
-    for (int d = 0; d < p_.head_dim; ++d) {
+    for (int d = 0; d < p_.head_dim_vo; ++d) {
       float x = state.o[d] * scale;
       if constexpr (Hooks::has_output_transform)
         if (lse != -std::numeric_limits<float>::infinity()) x = hooks_.output_transform(x, d, c);
@@ -224,7 +224,7 @@ class HostAttention {
   // Slots as on the GPU: o normalised, lse in the log2 domain.
   void write_state(float* to_o, float* to_lse, int64_t row, const State& state) const {
     const float scale = !Hooks::use_softmax ? 1.0f : state.sum == 0 ? 0.0f : 1 / state.sum;
-    for (int d = 0; d < p_.head_dim; ++d) to_o[row * p_.head_dim + d] = state.o[d] * scale;
+    for (int d = 0; d < p_.head_dim_vo; ++d) to_o[row * p_.head_dim_vo + d] = state.o[d] * scale;
     to_lse[row] = state.sum == 0 ? -std::numeric_limits<float>::infinity()
                                  : (state.max + std::log(state.sum)) * 1.4426950408889634f;
   }
@@ -246,7 +246,7 @@ class HostAttention {
   void add_state(State& state, const float* from_o, const float* from_lse, int64_t row) const {
     const float lse = from_lse[row] * 0.6931471805599453f;
     if (lse == -std::numeric_limits<float>::infinity()) return;
-    add_key(state, Hooks::use_softmax ? lse : 1.0f, from_o + row * p_.head_dim);
+    add_key(state, Hooks::use_softmax ? lse : 1.0f, from_o + row * p_.head_dim_vo);
   }
 
   const AttentionParams& p_;

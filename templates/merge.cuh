@@ -153,10 +153,10 @@ template <class Spec, class Hooks>
 HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p, const WorkItem& item, int row,
                              int column, bool active) {
   constexpr int kAhead = 8;  // slots under way: a round trip is 0.3 us
-  constexpr int kLanes = min_of(row_lanes<Spec::kHeadDim>(), kWarpSize);
+  constexpr int kLanes = min_of(row_lanes<Spec::kHeadDimVo>(), kWarpSize);
   constexpr int64_t kSlotRows = Spec::kTile.rows;
   const int64_t first_row = item.partial * kSlotRows + row;
-  float* o = p.partial_o + first_row * Spec::kHeadDim + column;
+  float* o = p.partial_o + first_row * Spec::kHeadDimVo + column;
   const int lane = lane_index() % kLanes, join = item.join;
 #pragma unroll 1
   for (int begin = 0; begin < join; begin += kLanes) {
@@ -175,7 +175,7 @@ HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p
       // The last slot stands in for those behind it.
       if (active)
         take_all(x, [&](int i) {
-          return reinterpret_cast<float4*>(o + (begin + min_of(s + i, count - 1)) * kSlotRows * Spec::kHeadDim);
+          return reinterpret_cast<float4*>(o + (begin + min_of(s + i, count - 1)) * kSlotRows * Spec::kHeadDimVo);
         });
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
@@ -203,7 +203,7 @@ HEDDLE_DEVICE void add_prefix(JoinedState<Hooks>& state, const AttentionParams& 
   const float lse2 = load_relaxed(p.prefix_lse + row);
   if (is_empty(lse2)) return;
   state.raise(lse2);
-  state.add(lse2, load_relaxed(reinterpret_cast<const float4*>(p.prefix_o + row * Spec::kHeadDim + column)));
+  state.add(lse2, load_relaxed(reinterpret_cast<const float4*>(p.prefix_o + row * Spec::kHeadDimVo + column)));
 }
 
 // Threads 0 to `threads` - 1, after all of them have read the slots that `item` joins.

@@ -86,10 +86,10 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
 
 // key_ or value_transform on a K or V tile that has landed. `key_of(row)` is the row's kv_pos, or -1;
 // `transform(x, pair, dim, context)` is the hook.
-template <class Spec, RowInput kInput, class KeyOf, class Transform>
+template <DType kType, class Tile, RowInput kInput, class KeyOf, class Transform>
 HEDDLE_DEVICE void transform_keys(uint8_t* tile, int rows, int thread, int threads, HookContext context,
                                   const KeyOf& key_of, const Transform& transform) {
-  transform_rows<Spec::kType, SmemTile<Spec::kHeadDim>, kInput>(
+  transform_rows<kType, Tile, kInput>(
       tile, rows, thread, threads,
       [&](float x, float pair, int dim, int row) {
         context.kv_pos = key_of(row);
@@ -100,27 +100,27 @@ HEDDLE_DEVICE void transform_keys(uint8_t* tile, int rows, int thread, int threa
 template <class Spec, class Hooks, class KeyOf>
 HEDDLE_DEVICE void transform_k(uint8_t* tile, int rows, int thread, int threads, const HookContext& context,
                                const Hooks& hooks, const KeyOf& key_of) {
-  transform_keys<Spec, Hooks::key_pair>(tile, rows, thread, threads, context, key_of,
-                                        [&](float x, float pair, int dim, const HookContext& c) {
-                                          return hooks.key_transform(x, pair, dim, c);
-                                        });
+  transform_keys<Spec::kType, SmemTile<Spec::kHeadDim>, Hooks::key_pair>(
+      tile, rows, thread, threads, context, key_of, [&](float x, float pair, int dim, const HookContext& c) {
+        return hooks.key_transform(x, pair, dim, c);
+      });
 }
 template <class Spec, class Hooks, class KeyOf>
 HEDDLE_DEVICE void transform_v(uint8_t* tile, int rows, int thread, int threads, const HookContext& context,
                                const Hooks& hooks, const KeyOf& key_of) {
-  transform_keys<Spec, Hooks::value_pair>(tile, rows, thread, threads, context, key_of,
-                                          [&](float x, float pair, int dim, const HookContext& c) {
-                                          return hooks.value_transform(x, pair, dim, c);
-                                        });
+  transform_keys<Spec::kType, SmemTile<Spec::kHeadDimVo>, Hooks::value_pair>(
+      tile, rows, thread, threads, context, key_of, [&](float x, float pair, int dim, const HookContext& c) {
+        return hooks.value_transform(x, pair, dim, c);
+      });
 }
 
 // 1 / sqrt(mean + eps) of a row in global memory. Every lane that asks reads the whole row, which the
 // lanes around it read too: once a query tile, out of L1.
-template <class Spec>
+template <DType kType, int kHeadDim>
 HEDDLE_DEVICE float rms_scale(const uint16_t* row, float eps) {
-  using T = Element<Spec::kType>;
+  using T = Element<kType>;
   float sum = 0.0f;
-  for (int chunk = 0; chunk < Spec::kHeadDim / kChunkElements; ++chunk) {
+  for (int chunk = 0; chunk < kHeadDim / kChunkElements; ++chunk) {
     const uint4 bits = reinterpret_cast<const uint4*>(row)[chunk];
     const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
@@ -129,7 +129,7 @@ HEDDLE_DEVICE float rms_scale(const uint16_t* row, float eps) {
       sum += x * x + y * y;
     }
   }
-  return rsqrtf(sum / Spec::kHeadDim + eps);
+  return rsqrtf(sum / kHeadDim + eps);
 }
 
 // Elements dim and dim + 1 of one q row, transformed, packed.
@@ -142,7 +142,7 @@ HEDDLE_DEVICE uint32_t load_q_pair(const uint16_t* row, int dim, const HookConte
     using T = Element<Spec::kType>;
     constexpr RowInput kInput = Hooks::query_pair;
     float scale = 1.0f;
-    if constexpr (kInput.rms_eps >= 0) scale = rms_scale<Spec>(row, kInput.rms_eps);
+    if constexpr (kInput.rms_eps >= 0) scale = rms_scale<Spec::kType, Spec::kHeadDim>(row, kInput.rms_eps);
     float y[2];
     for (int e = 0; e < 2; ++e) {
       float pair = 0.0f;

@@ -119,12 +119,12 @@ HEDDLE_DEVICE void pin_registers(float (&d)[kBlocks][4]) {
 
 // A tile of 16-bit rows as products read it: blocks of columns, each block's rows one after the other
 // and swizzled over the width of a row, which is the largest of 128, 64 and 32 bytes that divides
-// a row of the tile. A tile starts at a multiple of 1024 bytes.
-template <int kRows_, int kHeadDim_>
+// a row of every tile of the unit. A tile starts at a multiple of 1024 bytes.
+template <int kRows_, int kHeadDim_, int kBlockColumns_>
 struct WgmmaTile {
   static constexpr int kRows = kRows_, kHeadDim = kHeadDim_;
   static constexpr int kColumns = tile_columns(kHeadDim);
-  static constexpr int kBlockColumns = kColumns % 64 == 0 ? 64 : kColumns % 32 == 0 ? 32 : 16;
+  static constexpr int kBlockColumns = kBlockColumns_;
   static constexpr int kBlocks = kColumns / kBlockColumns;
   static constexpr int kRowBytes = kBlockColumns * 2;
   static constexpr int kBytes = kRows * kColumns * 2;

@@ -15,8 +15,8 @@ using tools::DeviceMemory;
 using tools::Random;
 
 std::string AppendShape::describe() const {
-  return fmt::format("{} {} append_kv {} heads {},{},{} page {} {} qo [{}] kv [{}]", config.variant, name_of(config.kv_dtype),
-                     name_of(config.append_kv), config.num_qo_heads, config.num_kv_heads, config.head_dim,
+  return fmt::format("{} {} append_kv {} heads {},{},{},{} page {} {} qo [{}] kv [{}]", config.variant, name_of(config.kv_dtype),
+                     name_of(config.append_kv), config.num_qo_heads, config.num_kv_heads, config.head_dim, config.vo_dim(),
                      config.page_size, layout == KvLayout::NHD ? "NHD" : "HND", fmt::join(qo_lens, ","),
                      fmt::join(kv_lens, ","));
 }
@@ -32,17 +32,18 @@ AppendCase::AppendCase(const Engine& engine, const AppendShape& shape, std::uint
   indices_ = upload(engine, kv_indices_);
 
   const int heads = c.num_qo_heads + 2 * c.num_kv_heads;
-  const std::int64_t rows = qo_indptr_.back() + 1;
+  const std::int64_t rows = qo_indptr_.back() + 1, widest = std::max(c.head_dim, c.vo_dim());
   if (random.below(2)) {
-    new_head_ = c.head_dim, new_row_ = spread(random, new_head_ * heads);
+    new_head_ = widest, new_row_ = spread(random, new_head_ * heads);
     new_host_.resize(new_row_ * rows);
   } else {
-    new_row_ = spread(random, c.head_dim), new_head_ = spread(random, new_row_ * rows);
+    new_row_ = spread(random, widest), new_head_ = spread(random, new_row_ * rows);
     new_host_.resize(new_head_ * heads);
   }
   tools::NormalSource(c.kv_dtype, seed + 1).fill(new_host_.data(), new_host_.size());
   new_ = upload(engine, new_host_);
   for (Pool* pool : {&k_, &v_}) {
+    pool->dim = pool == &k_ ? c.head_dim : c.vo_dim();
     lay_out(*pool, random);
     pool->before.resize(num_pages_ * pool->page);
     for (std::uint16_t& slot : pool->before) slot = std::uint16_t(random.bits());
@@ -70,10 +71,10 @@ void AppendCase::take(const std::vector<int>& qo_lens, const std::vector<int>& k
 void AppendCase::lay_out(Pool& pool, Random& random) {
   const AttentionConfig& c = shape_.config;
   if (c.page_size && shape_.layout == KvLayout::HND) {
-    pool.row = spread(random, c.head_dim), pool.head = spread(random, pool.row * c.page_size);
+    pool.row = spread(random, pool.dim), pool.head = spread(random, pool.row * c.page_size);
     pool.page = spread(random, pool.head * c.num_kv_heads);
   } else {
-    pool.head = spread(random, c.head_dim), pool.row = spread(random, pool.head * c.num_kv_heads);
+    pool.head = spread(random, pool.dim), pool.row = spread(random, pool.head * c.num_kv_heads);
     pool.page = c.page_size ? spread(random, pool.row * c.page_size) : pool.row;
   }
 }
@@ -89,31 +90,32 @@ Maxima AppendCase::maxima() const {
   return {.max_requests = int(shape_.kv_lens.size()), .max_qo_rows = qo_indptr_.back() + 1, .max_kv_tokens = keys};
 }
 
-Tensor AppendCase::new_rows(int first_head) const {
+Tensor AppendCase::new_rows(int first_head, int dim) const {
   const AttentionConfig& c = shape_.config;
   return {static_cast<std::uint16_t*>(new_.data()) + first_head * new_head_, c.kv_dtype, 3,
-          {qo_indptr_.back(), c.num_kv_heads, c.head_dim}, {new_row_, new_head_, 1}};
+          {qo_indptr_.back(), c.num_kv_heads, dim}, {new_row_, new_head_, 1}};
 }
 
 Tensor AppendCase::tensor(const Pool& pool) const {
   const AttentionConfig& c = shape_.config;
   Tensor t{.data = pool.memory.data(), .dtype = c.kv_dtype, .rank = 3};
   if (c.page_size == 0) {
-    t.shape = {num_pages_, c.num_kv_heads, c.head_dim}, t.strides = {pool.row, pool.head, 1};
+    t.shape = {num_pages_, c.num_kv_heads, pool.dim}, t.strides = {pool.row, pool.head, 1};
     return t;
   }
   t.rank = 4;
   if (shape_.layout == KvLayout::NHD)
-    t.shape = {num_pages_, c.page_size, c.num_kv_heads, c.head_dim}, t.strides = {pool.page, pool.row, pool.head, 1};
+    t.shape = {num_pages_, c.page_size, c.num_kv_heads, pool.dim}, t.strides = {pool.page, pool.row, pool.head, 1};
   else
-    t.shape = {num_pages_, c.num_kv_heads, c.page_size, c.head_dim}, t.strides = {pool.page, pool.head, pool.row, 1};
+    t.shape = {num_pages_, c.num_kv_heads, c.page_size, pool.dim}, t.strides = {pool.page, pool.head, pool.row, 1};
   return t;
 }
 
 AppendTensors AppendCase::tensors() const {
   const AttentionConfig& c = shape_.config;
-  AppendTensors t{.new_k = new_rows(c.num_qo_heads), .new_v = new_rows(c.num_qo_heads + c.num_kv_heads), .k = tensor(k_),
-                  .v = tensor(v_), .layout = shape_.layout};
+  AppendTensors t{.new_k = new_rows(c.num_qo_heads, c.head_dim),
+                  .new_v = new_rows(c.num_qo_heads + c.num_kv_heads, c.vo_dim()), .k = tensor(k_), .v = tensor(v_),
+                  .layout = shape_.layout};
   if (c.page_size) t.kv_indices = static_cast<const std::int32_t*>(indices_.data());
   return t;
 }
@@ -146,10 +148,10 @@ std::string AppendCase::verdict_of(const char* name, const Pool& pool, int first
       const std::int64_t entry = kv_indptr_[r] + (c.page_size ? kv_pos / c.page_size : kv_pos);
       const std::int64_t place = c.page_size ? kv_indices_[entry] * pool.page + kv_pos % c.page_size * pool.row : entry * pool.row;
       std::uint16_t* to = found.data() + place + head * pool.head;
-      std::vector<double> exact(from, from + c.head_dim);
-      for (int d = 0; d < c.head_dim; ++d) exact[d] = tools::to_float(from[d], c.kv_dtype);
+      std::vector<double> exact(from, from + pool.dim);
+      for (int d = 0; d < pool.dim; ++d) exact[d] = tools::to_float(from[d], c.kv_dtype);
       if (turn) exact = turn(exact, kv_pos);
-      for (int d = 0; d < c.head_dim; ++d) {
+      for (int d = 0; d < pool.dim; ++d) {
         const double error = std::abs(tools::to_float(to[d], c.kv_dtype) - exact[d]);
         const double rounding = std::abs(exact[d]) * (c.kv_dtype == DType::bf16 ? 0x1p-8 : 0x1p-11);
         if (turn ? !(error <= rounding + allowed * std::max(1.0, std::abs(exact[d]))) : to[d] != from[d])

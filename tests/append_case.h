@@ -43,6 +43,7 @@ class AppendCase {
 
  private:
   struct Pool {
+    int dim = 0;                               // of a row
     std::int64_t page = 0, row = 0, head = 0;  // strides
     std::vector<std::uint16_t> before;
     heddle::tools::DeviceMemory memory;
@@ -50,14 +51,14 @@ class AppendCase {
   void set_lengths();
   void lay_out(Pool& pool, heddle::tools::Random& random);
   heddle::Tensor tensor(const Pool& pool) const;
-  heddle::Tensor new_rows(int first_head) const;
+  heddle::Tensor new_rows(int first_head, int dim) const;
   std::vector<std::uint16_t> bits(const Pool& pool) const;
   std::string verdict_of(const char* name, const Pool& pool, int first_head, const Turn& turn, double allowed) const;
 
   AppendShape shape_;
   std::vector<std::int32_t> qo_indptr_, kv_indptr_, last_page_len_, kv_indices_;
   std::int64_t num_pages_ = 0;
-  std::int64_t new_row_ = 0, new_head_ = 0;  // strides of the fused array
+  std::int64_t new_row_ = 0, new_head_ = 0;  // strides of the fused array; heads as wide as the wider of k and v
   std::vector<std::uint16_t> new_host_;      // [rows, q heads, k heads, v heads] in either order
   heddle::tools::DeviceMemory new_, indices_;
   Pool k_, v_;

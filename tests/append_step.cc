@@ -24,7 +24,7 @@ struct FreshRows {
     for (const tools::StepRequest& r : batch.requests) {
       for (int pos = cache.kv_len(r.request) - r.qo_len; pos < cache.kv_len(r.request); ++pos, ++count) {
         for (int head = 0; head < kHeads; ++head) {
-          const std::int64_t at = cache.row_offset(r.request, pos, head);
+          const std::int64_t at = cache.row_index(r.request, pos, head) * kDim;
           take(engine, cache.host_k(0), cache.k(0), at, new_k);
           take(engine, cache.host_v(0), cache.v(0), at, new_v);
         }

@@ -77,6 +77,13 @@ TEST_CASE("append_kv compiles for every architecture, copies and each kind of tr
   for (const char* variant : {"rope_interleaved", "llama31_rope", "qk_norm", "values"})
     add(config_of(variant, AppendKv::transform, 80, 0, DType::f16), "sm_90a");
   add(config_of("rope", AppendKv::transform), "sm_90a", {{"rotary_dim", 20}});
+  for (const auto& [head_dim, vo] : {std::pair{192, 128}, std::pair{56, 128}}) {
+    AttentionConfig config = config_of("values", AppendKv::transform, head_dim);
+    config.head_dim_vo = vo;
+    add(config, "sm_90a");
+    config.append_kv = AppendKv::copy;
+    add(config, "sm_90a");
+  }
   check_all(jobs);
 }
 

@@ -78,6 +78,12 @@ const ConfigMistake kConfigMistakes[] = {
      "head_dim 68 is not supported; it must be a multiple of 8 up to 256."},
     {[](AttentionConfig& c) { c.head_dim = 272; },
      "head_dim 272 is not supported; it must be a multiple of 8 up to 256."},
+    {[](AttentionConfig& c) { c.head_dim_vo = -8; },
+     "head_dim_vo is -8; it must be at least 1, or 0 for that of q and k."},
+    {[](AttentionConfig& c) { c.head_dim_vo = 36; },
+     "head_dim_vo 36 is not supported; it must be a multiple of 8 up to 256."},
+    {[](AttentionConfig& c) { c.head_dim_vo = 512; },
+     "head_dim_vo 512 is not supported; it must be a multiple of 8 up to 256."},
     {[](AttentionConfig& c) { c.q_dtype = DType::f32; },
      "dtype f32 is not supported for q, k and v; bf16 and f16 are."},
     {[](AttentionConfig& c) { c.kv_dtype = DType::u8; },
@@ -304,6 +310,22 @@ TEST_CASE("bad input: tensors against the config and the plan", "[engine][bad]")
     sentence = replaced(sentence, "STRIDE", fmt::format("{}", tensors.k.strides[0]));
     CHECK(bench.run(tensors) == sentence);
   }
+  CHECK(bench.works());
+}
+
+TEST_CASE("bad input: rows of v and o whose head_dim is not that of q and k", "[engine][bad]") {
+  AttentionConfig config = good_config();
+  config.head_dim_vo = 32;
+  Bench bench(config);
+  const auto run = [&](void (*change)(Tensors&)) {
+    Tensors tensors = bench.problem.tensors();
+    change(tensors);
+    return bench.run(tensors);
+  };
+  CHECK(run([](Tensors& t) { t.v.shape[3] = 64; }) == "Tensor v has head_dim_vo = 64; it needs 32.");
+  CHECK(run([](Tensors& t) { t.o.shape[2] = 64; }) == "Tensor o has head_dim_vo = 64; it needs 32.");
+  CHECK(run([](Tensors& t) { t.k.shape[3] = 32; }) == "Tensor k has head_dim = 32; it needs 64.");
+  CHECK(run([](Tensors& t) { t.q.shape[2] = 32; }) == "Tensor q has head_dim = 32; it needs 64.");
   CHECK(bench.works());
 }
 

@@ -123,17 +123,18 @@ TEST_CASE("B106 tiles fit the shared memory of every architecture, and of smalle
       limits.wgmma = limits.wgmma && wgmma;
       for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append})
         for (int head_dim = 8; head_dim <= 256; head_dim += 8)
-          for (const TileConfig& tile : tile_candidates(pipeline, 16, head_dim, limits)) {
-            CHECK(tile.smem_bytes <= limits.shared_per_block);
-            CHECK(tile.ctas_per_sm * (tile.smem_bytes + 1024) <=
-                  limits.shared_per_sm);  // 1 KiB is the driver's
-          }
+          for (const int head_dim_vo : {head_dim, 8, 64, 128, 256})
+            for (const TileConfig& tile : tile_candidates(pipeline, 16, {head_dim, head_dim_vo}, limits)) {
+              CHECK(tile.smem_bytes <= limits.shared_per_block);
+              CHECK(tile.ctas_per_sm * (tile.smem_bytes + 1024) <=
+                    limits.shared_per_sm);  // 1 KiB is the driver's
+            }
     }
   }
   const DeviceLimits small{.num_sms = 40, .shared_per_block = 65536, .shared_per_sm = 65536};
   for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
     const std::string said = sentence_of([&] {
-      for (const TileConfig& tile : tile_candidates(Pipeline::append, 16, head_dim, small))
+      for (const TileConfig& tile : tile_candidates(Pipeline::append, 16, {head_dim, head_dim}, small))
         CHECK(tile.smem_bytes <= 65536);
     });
     CHECK((said == "accepted" ||

@@ -23,9 +23,9 @@ struct Job {
   Pipeline pipeline = Pipeline::decode;
 
   std::string describe() const {
-    return fmt::format("{} of {} {} heads {},{},{} page {} for {}", name_of(pipeline),
+    return fmt::format("{} of {} {} heads {},{},{},{} page {} for {}", name_of(pipeline),
                        config.variant, name_of(config.q_dtype), config.num_qo_heads,
-                       config.num_kv_heads, config.head_dim, config.page_size, arch);
+                       config.num_kv_heads, config.head_dim, config.vo_dim(), config.page_size, arch);
   }
 };
 
@@ -103,11 +103,12 @@ void check_all(const std::vector<Job>& jobs) {
   CHECK(sweep.compiled() == int(jobs.size()));
 }
 
-AttentionConfig with(const char* variant, int group, int head_dim, DType dtype, int page_size) {
+AttentionConfig with(const char* variant, int group, int head_dim, DType dtype, int page_size, int head_dim_vo = 0) {
   return {.variant = variant,
           .num_qo_heads = 2 * group,
           .num_kv_heads = 2,
           .head_dim = head_dim,
+          .head_dim_vo = head_dim_vo,
           .q_dtype = dtype,
           .kv_dtype = dtype,
           .page_size = page_size};
@@ -147,15 +148,19 @@ TEST_CASE("compile sweep: head dims, groups, dtypes and page sizes, each at leas
   check_all(jobs_of(configs, {"sm_80", "sm_90a"}));
 }
 
-TEST_CASE("compile sweep: head dims that are padded inside, for every architecture", "[engine][compile]") {
-  const std::vector<AttentionConfig> configs = {with("causal", 4, 56, DType::bf16, 16), with("qk_norm", 8, 72, DType::f16, 64)};
+TEST_CASE("compile sweep: head dims that are padded inside, and V's apart, for every architecture", "[engine][compile]") {
+  const std::vector<AttentionConfig> configs = {with("causal", 4, 56, DType::bf16, 16), with("qk_norm", 8, 72, DType::f16, 64),
+                                                with("causal", 1, 192, DType::bf16, 64, 128)};
   check_all(jobs_of(configs, {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"}));
-  check_all(jobs_of({with("rope", 1, 8, DType::bf16, 0), with("softmax", 2, 200, DType::f16, 16)}, {"sm_80", "sm_90a"}));
+  check_all(jobs_of({with("rope", 1, 8, DType::bf16, 0), with("softmax", 2, 200, DType::f16, 16),
+                     with("rope", 16, 64, DType::bf16, 1, 128), with("softmax", 4, 128, DType::bf16, 16, 64),
+                     with("causal", 4, 72, DType::f16, 0, 56), with("softmax", 8, 64, DType::bf16, 16, 256)},
+                    {"sm_80", "sm_90a"}));
 }
 
 TEST_CASE("compile sweep: kernels that share prefixes", "[engine][compile]") {
   std::vector<AttentionConfig> configs = {with("causal", 4, 128, DType::bf16, 16), with("sigmoid", 8, 64, DType::f16, 1),
-                                          with("softmax_one", 1, 256, DType::bf16, 64)};
+                                          with("softmax_one", 1, 256, DType::bf16, 64), with("softmax", 4, 72, DType::bf16, 16, 56)};
   for (AttentionConfig& config : configs) config.share_prefixes = true;
   check_all(jobs_of(configs, {"sm_80", "sm_90a"}));
 }

@@ -113,6 +113,26 @@ TEST_CASE("cpu: any head_dim that is a multiple of 8", "[engine]") {
   }
 }
 
+TEST_CASE("cpu: V's head_dim need not be that of q and k", "[engine]") {
+  Engine engine = cpu_engine();
+  for (const auto& [head_dim, head_dim_vo] : {std::pair{192, 128}, {128, 64}, {64, 128}, {72, 56}, {8, 248}}) {
+    for (const char* variant : {"causal", "rope", "sigmoid", "softmax_one"}) {
+      AttentionConfig config = small_config(head_dim % 64 ? 0 : 16);
+      config.variant = variant;
+      config.head_dim = head_dim, config.head_dim_vo = head_dim_vo;
+      Attention attention = engine.attention(config);
+      ProblemShape shape = mixed_shape(config);
+      shape.want_lse = attention.variant().use_softmax;
+      Problem problem(engine, shape, std::uint64_t(head_dim));
+      Workspace workspace = attention.workspace(problem.maxima());
+      plan_and_run(attention, workspace, problem);
+      const Verdict verdict = problem.judge();
+      INFO(verdict.what);
+      CHECK(verdict.ok);
+    }
+  }
+}
+
 TEST_CASE("one workspace serves batches that shrink and grow, none included", "[engine]") {
   Engine engine = cpu_engine();
   for (const int page_size : {0, 1, 16}) {

@@ -38,7 +38,7 @@ AttentionConfig config_of(const std::string& variant) {
 Unit gpu_unit(const Variant& variant, const ParamValues& params,
               Pipeline pipeline = Pipeline::decode) {
   return render_gpu_unit(pipeline, variant, variant.resolve(params), config_of(variant.name),
-                         tile_candidates(pipeline, 16, 64, limits_of("sm_90a"))[0]);
+                         tile_candidates(pipeline, 16, {64, 64}, limits_of("sm_90a"))[0]);
 }
 
 int count(const std::string& text, const std::string& word) {
@@ -265,6 +265,30 @@ TEST_CASE("a rotary pair behind another transform sees the partner as that one l
   CHECK(step.run(late).problem() == "");
   CHECK(same.run(written_out).problem() == "");
   CHECK(step.query().read_o(46) == same.query().read_o(46));
+}
+
+TEST_CASE("hooks on v and o go by head_dim_vo: pairs, means of squares, words, tensors", "[engine][render]") {
+  if (!has_compiler()) return;
+  Engine engine = cpu_engine();
+  add_spec(engine, R"({"name": "first", "tensors": {"mix": {"dtype": "f32", "shape": ["head_dim_vo"]}},
+      "hooks": {"value_transform": {"rms_norm": 0.001, "code": "return x * (1 + tensors.mix[dim]);"}}})");
+  add_spec(engine, R"({"name": "second", "hooks": {
+      "value_transform": {"pair": "half_split", "code": "return x + (dim < head_dim_vo / 2 ? -pair : pair) * head_dim / 64;"},
+      "output_transform": "return x * (1 + 0.1f * dim / head_dim_vo);"}})");
+  add_spec(engine, R"({"name": "values", "compose": ["first", "second"]})");
+  for (const int head_dim_vo : {40, 128}) {
+    AttentionConfig config = config_of("values");
+    config.head_dim_vo = head_dim_vo;
+    Attention attention = engine.attention(config);
+    CHECK(VariantStep(engine, attention, kMixed).run(attention).ok());
+  }
+  add_spec(engine, R"({"name": "wide", "hooks": {"value_transform": {"pair": "half_split", "rotary_dim": 64,
+      "code": "return x - pair;"}}})");
+  AttentionConfig config = config_of("wide");
+  config.head_dim_vo = 40;
+  CHECK(sentence_of([&] { engine.attention(config); }) ==
+        "The value_transform of variant wide has rotary_dim 64; it must be even and at most head_dim_vo, 40, or 0 for all "
+        "of it.");
 }
 
 TEST_CASE("a rotary_dim that does not fit the head is refused when the Attention is made",

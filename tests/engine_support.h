@@ -54,11 +54,13 @@ class VariantStep {
         cache_(engine,
                {.num_kv_heads = config_.num_kv_heads,
                 .head_dim = config_.head_dim,
+                .head_dim_vo = config_.vo_dim(),
                 .page_size = config_.page_size,
                 .dtype = config_.kv_dtype,
                 .layout = layout},
                1, num_pages(), 1),
-        query_(engine, rows() + 2, config_.num_qo_heads, config_.head_dim, config_.q_dtype, 2),
+        query_(engine, rows() + 2, config_.num_qo_heads, config_.head_dim, config_.q_dtype, 2,
+                 config_.vo_dim()),
         own_(engine, attention.variant(),
              heddle::tools::shape_words(config_, lengths.qo, lengths.kv), params, 3) {}
 

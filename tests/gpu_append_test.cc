@@ -21,7 +21,7 @@ AttentionConfig random_append_config(Random& random, const std::string& variant,
   const int kv_heads = pick(random, {1, 2, 3, 8}), group = pick(random, {1, 3, 4, 20});
   const DType dtype = random.below(3) ? DType::bf16 : DType::f16;
   return {.variant = variant, .num_qo_heads = kv_heads * group, .num_kv_heads = kv_heads,
-          .head_dim = pick(random, {16, 56, 64, 72, 80, 128, 256}), .q_dtype = dtype, .kv_dtype = dtype,
+          .head_dim = pick(random, {16, 56, 64, 72, 80, 128, 256}), .head_dim_vo = pick(random, {0, 0, 0, 24, 128}), .q_dtype = dtype, .kv_dtype = dtype,
           .page_size = pick(random, {0, 1, 5, 16, 64}), .batch_invariant = random.below(3) == 0, .append_kv = mode};
 }
 

@@ -42,8 +42,8 @@ struct Tally {
 void trace(int index, const char* what, const AttentionConfig& config) {
   static const bool wanted = std::getenv("HEDDLE_MATRIX_TRACE") != nullptr;
   if (wanted)
-    fmt::print(stderr, "matrix {} {}: {} {} heads {},{},{} page {}\n", index, what, config.variant, name_of(config.kv_dtype),
-               config.num_qo_heads, config.num_kv_heads, config.head_dim, config.page_size);
+    fmt::print(stderr, "matrix {} {}: {} {} heads {},{},{},{} page {}\n", index, what, config.variant, name_of(config.kv_dtype),
+               config.num_qo_heads, config.num_kv_heads, config.head_dim, config.vo_dim(), config.page_size);
 }
 
 // Random compositions among the variants; the rest are the built-in ones.
@@ -89,6 +89,36 @@ TEST_CASE("matrix: random configurations against the reference", "[gpu][matrix]"
   for (const std::string& what : tally.wrong) UNSCOPED_INFO(what);
   CHECK(tally.wrong.empty());
   CHECK(tally.right == configs * kBatchesPerConfig);
+}
+
+// Every pair of head dims on every kernel: decode of 16 rows and of 8, append with wgmma (where there is) and mma.sync.
+TEST_CASE("matrix: head dims that tiles pad, and V's apart", "[gpu][dims]") {
+  constexpr HeadDims kDims[] = {{8, 8},     {40, 40},   {56, 56},   {72, 72},  {88, 88},   {144, 144}, {200, 200}, {208, 208}, {248, 248},
+                                {192, 128}, {128, 192}, {128, 64}, {64, 128}, {72, 56},   {64, 256},  {256, 64},  {16, 248}};
+  constexpr const char* kVariants[] = {"causal", "rope", "qk_norm", "sliding_window"};
+  constexpr int kPages[] = {16, 0, 64, 1, 5};
+  Engine engine;
+  Tally tally;
+  tools::parallel_for(int(std::size(kDims)) * 3, [&](int i) {
+    AttentionConfig config{.variant = kVariants[i % 4], .num_qo_heads = 8, .num_kv_heads = 2,
+                           .head_dim = kDims[i / 3].qk, .head_dim_vo = kDims[i / 3].vo, .page_size = kPages[i % 5]};
+    config.portable = i % 3 == 1;
+    if (i % 3 == 2) config.max_qo_len = 2;
+    if (i % 2) config.q_dtype = config.kv_dtype = DType::f16;
+    Attention attention = engine.attention(config);
+    for (int batch = 0; batch < 3; ++batch) {
+      ProblemShape shape{.config = config, .layout = batch ? KvLayout::HND : KvLayout::NHD,
+                         .qo_lens = {1, 2, 70, 0, 140}, .kv_lens = {2000, 65, 130, 3, 500 + 300 * batch}};
+      if (config.max_qo_len) shape.qo_lens = {1, 2, 1, 0, 2};
+      Problem problem(engine, shape, std::uint64_t(100 * i + batch));
+      Workspace workspace = attention.workspace(problem.maxima());
+      plan_and_run(attention, workspace, problem);
+      tally.add(problem.judge());
+    }
+  });
+  for (const std::string& what : tally.wrong) UNSCOPED_INFO(what);
+  CHECK(tally.wrong.empty());
+  CHECK(tally.right == int(std::size(kDims)) * 9);
 }
 
 // Small enough for compute-sanitizer's racecheck: every pipeline, whole and cut items, pages and ragged.

@@ -167,6 +167,7 @@ TEST_CASE("bad configs and maxima are refused", "[planner][bad_input]") {
   refuse([](PlanConfig& c, Maxima&) { c.group = 0; },
          "group (num_qo_heads / num_kv_heads) is 0; it must be from 1 to 4096.");
   refuse([](PlanConfig& c, Maxima&) { c.head_dim = -1; }, "head_dim is -1; it must be from 1 to 4096.");
+  refuse([](PlanConfig& c, Maxima&) { c.head_dim_vo = -1; }, "head_dim_vo is -1; it must be from 0 to 4096.");
   refuse([](PlanConfig& c, Maxima&) { c.page_size = -1; }, "page_size is -1; it must be from 0 to 1048576.");
   refuse([](PlanConfig& c, Maxima&) { c.max_decode_rows = 17; },
          "max_decode_rows is 17; it must be at most the 16 tile_rows of the decode pipeline.");

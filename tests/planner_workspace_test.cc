@@ -39,6 +39,17 @@ TEST_CASE("sections are aligned, in order and disjoint", "[planner][workspace]")
   CHECK(layout.total_bytes == layout.slots_end);
 }
 
+TEST_CASE("partial states are as wide as rows of v", "[planner][workspace]") {
+  const Maxima maxima{.max_requests = 9, .max_qo_rows = 77, .max_kv_tokens = 12345};
+  PlanConfig config = named_config();
+  const auto even = workspace_layout(config, maxima);
+  config.head_dim_vo = config.head_dim / 2;
+  const auto half = workspace_layout(config, maxima);
+  CHECK(half.section[0].partial_lse - half.section[0].partial_o == 132 * 16 * 64 * sizeof(float));
+  CHECK(2 * (half.section[1].partial_lse - half.section[1].partial_o) ==
+        even.section[1].partial_lse - even.section[1].partial_o);
+}
+
 TEST_CASE("an absent pipeline takes no room", "[planner][workspace]") {
   PlanConfig config = named_config();
   config.pipeline[1] = {};

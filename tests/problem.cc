@@ -29,8 +29,8 @@ constexpr double kNoise = 2e-6;          // f32 sums, where a plain computation 
 std::string ProblemShape::describe() const {
   std::string params_text;
   for (const auto& [name, value] : all_params()) params_text += fmt::format(" {}={}", name, value);
-  return fmt::format("{}{} {} heads {},{},{} page {} {} max_qo_len {} qo [{}] kv [{}]", config.variant, params_text,
-                     name_of(config.q_dtype), config.num_qo_heads, config.num_kv_heads, config.head_dim,
+  return fmt::format("{}{} {} heads {},{},{},{} page {} {} max_qo_len {} qo [{}] kv [{}]", config.variant, params_text,
+                     name_of(config.q_dtype), config.num_qo_heads, config.num_kv_heads, config.head_dim, config.vo_dim(),
                      config.page_size, layout == KvLayout::NHD ? "NHD" : "HND", config.max_qo_len,
                      fmt::join(qo_lens, ","), fmt::join(kv_lens, ","));
 }
@@ -77,13 +77,14 @@ void Problem::lay_out(Random& random) {
       std::copy_n(kv_indices_.begin() + kv_indptr_[r - 1], shape_.shared_pages[r], kv_indices_.begin() + kv_indptr_[r]);
   }
   q_.head = spread(random, c.head_dim), q_.row = spread(random, q_.head * c.num_qo_heads);
-  o_.head = spread(random, c.head_dim), o_.row = spread(random, o_.head * c.num_qo_heads);
+  o_.head = spread(random, c.vo_dim()), o_.row = spread(random, o_.head * c.num_qo_heads);
   for (Strides* s : {&k_, &v_}) {
+    const int dim = s == &k_ ? c.head_dim : c.vo_dim();
     if (c.page_size && shape_.layout == KvLayout::HND) {
-      s->row = spread(random, c.head_dim), s->head = spread(random, s->row * c.page_size);
+      s->row = spread(random, dim), s->head = spread(random, s->row * c.page_size);
       s->outer = spread(random, s->head * c.num_kv_heads);
     } else {
-      s->head = spread(random, c.head_dim), s->row = spread(random, s->head * c.num_kv_heads);
+      s->head = spread(random, dim), s->row = spread(random, s->head * c.num_kv_heads);
       s->outer = c.page_size ? spread(random, s->row * c.page_size) : s->row;
     }
   }
@@ -99,8 +100,9 @@ void Problem::fill(Random&, std::uint64_t seed) {
   const AttentionConfig& c = shape_.config;
   tools::NormalSource random(c.q_dtype, seed);
   const auto put = [&](std::uint16_t* row, int which) {
-    if (!shape_.constant) return random.fill(row, c.head_dim);
-    std::fill_n(row, c.head_dim, tools::from_float((*shape_.constant)[std::size_t(which)], c.q_dtype));
+    const int dim = which == 2 ? c.vo_dim() : c.head_dim;
+    if (!shape_.constant) return random.fill(row, dim);
+    std::fill_n(row, dim, tools::from_float((*shape_.constant)[std::size_t(which)], c.q_dtype));
   };
   q_host_.assign((qo_indptr_.back() + 2) * q_.row, kPoison);
   o_poison_.assign((qo_indptr_.back() + 2) * o_.row, kPoison);
@@ -121,7 +123,7 @@ void Problem::poison_keys(int request, int begin, int end) {
   for (int i = begin; i < end; ++i)
     for (int head = 0; head < c.num_kv_heads; ++head) {
       std::fill_n(&k_host_[kv_row(request, i, k_) + head * k_.head], c.head_dim, kPoison);
-      std::fill_n(&v_host_[kv_row(request, i, v_) + head * v_.head], c.head_dim, kPoison);
+      std::fill_n(&v_host_[kv_row(request, i, v_) + head * v_.head], c.vo_dim(), kPoison);
     }
   k_device_.write(0, std::as_bytes(std::span(k_host_)));
   v_device_.write(0, std::as_bytes(std::span(v_host_)));
@@ -139,15 +141,15 @@ Tensors Problem::tensors() const {
   const std::int64_t rows = qo_indptr_.back() + 2;
   Tensors t;
   t.q = {q_device_.data(), c.q_dtype, 3, {rows, c.num_qo_heads, c.head_dim}, {q_.row, q_.head, 1}};
-  t.o = {o_device_.data(), c.q_dtype, 3, {rows, c.num_qo_heads, c.head_dim}, {o_.row, o_.head, 1}};
-  const auto kv = [&](const DeviceMemory& memory, const Strides& s) -> Tensor {
+  t.o = {o_device_.data(), c.q_dtype, 3, {rows, c.num_qo_heads, c.vo_dim()}, {o_.row, o_.head, 1}};
+  const auto kv = [&](const DeviceMemory& memory, const Strides& s, int dim) -> Tensor {
     if (c.page_size == 0)
-      return {memory.data(), c.kv_dtype, 3, {num_pages_, c.num_kv_heads, c.head_dim}, {s.row, s.head, 1}};
+      return {memory.data(), c.kv_dtype, 3, {num_pages_, c.num_kv_heads, dim}, {s.row, s.head, 1}};
     if (shape_.layout == KvLayout::NHD)
-      return {memory.data(), c.kv_dtype, 4, {num_pages_, c.page_size, c.num_kv_heads, c.head_dim}, {s.outer, s.row, s.head, 1}};
-    return {memory.data(), c.kv_dtype, 4, {num_pages_, c.num_kv_heads, c.page_size, c.head_dim}, {s.outer, s.head, s.row, 1}};
+      return {memory.data(), c.kv_dtype, 4, {num_pages_, c.page_size, c.num_kv_heads, dim}, {s.outer, s.row, s.head, 1}};
+    return {memory.data(), c.kv_dtype, 4, {num_pages_, c.num_kv_heads, c.page_size, dim}, {s.outer, s.head, s.row, 1}};
   };
-  t.k = kv(k_device_, k_), t.v = kv(v_device_, v_);
+  t.k = kv(k_device_, k_, c.head_dim), t.v = kv(v_device_, v_, c.vo_dim());
   if (shape_.want_lse) t.lse = tools::tensor_of(lse_device_.data(), DType::f32, {rows, c.num_qo_heads});
   t.layout = shape_.layout;
   t.variant = own_.on_device();
@@ -184,10 +186,11 @@ std::vector<double> Problem::gather_kv(int request, bool keys) const {
   const AttentionConfig& c = shape_.config;
   const Strides& s = keys ? k_ : v_;
   const auto& host = keys ? k_host_ : v_host_;
+  const int dim = keys ? c.head_dim : c.vo_dim();
   std::vector<double> rows;
   for (int i = 0; i < shape_.kv_lens[request]; ++i)
     for (int head = 0; head < c.num_kv_heads; ++head)
-      for (int d = 0; d < c.head_dim; ++d)
+      for (int d = 0; d < dim; ++d)
         rows.push_back(tools::to_float(host[kv_row(request, i, s) + head * s.head + d], c.kv_dtype));
   return rows;
 }
@@ -202,7 +205,7 @@ Verdict Problem::judge_request(int request, const std::vector<std::uint16_t>& o,
         q.push_back(tools::to_float(q_host_[row * q_.row + head * q_.head + d], c.q_dtype));
   const std::vector<double> k = gather_kv(request, true), v = gather_kv(request, false);
   ReferenceInput input{.num_qo_heads = c.num_qo_heads, .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim,
-                       .request = request, .qo_begin = begin, .qo_len = qo_len, .kv_len = shape_.kv_lens[request],
+                       .head_dim_vo = c.head_dim_vo, .request = request, .qo_begin = begin, .qo_len = qo_len, .kv_len = shape_.kv_lens[request],
                        .sm_scale = c.sm_scale, .q = q, .k = k, .v = v, .tensors = own_.on_host()};
   const ParamValues params = shape_.all_params();
   const Variant& variant = engine_.variants().at(c.variant);
@@ -211,9 +214,9 @@ Verdict Problem::judge_request(int request, const std::vector<std::uint16_t>& o,
   const ReferenceResult plain = reference(engine_, variant, params, input);
   Verdict verdict{.ok = true, .allowed = kNoise + allowed_error(exact, plain, c.q_dtype)};
   for (std::size_t i = 0; i < exact.o.size(); ++i) {
-    const std::int64_t row = begin + std::int64_t(i) / (c.num_qo_heads * c.head_dim);
-    const std::int64_t head = std::int64_t(i) / c.head_dim % c.num_qo_heads;
-    const double found = tools::to_float(o[row * o_.row + head * o_.head + std::int64_t(i) % c.head_dim], c.q_dtype);
+    const std::int64_t row = begin + std::int64_t(i) / (c.num_qo_heads * c.vo_dim());
+    const std::int64_t head = std::int64_t(i) / c.vo_dim() % c.num_qo_heads;
+    const double found = tools::to_float(o[row * o_.row + head * o_.head + std::int64_t(i) % c.vo_dim()], c.q_dtype);
     const double error = std::abs(found - exact.o[i]);
     if (!(error <= verdict.error)) verdict.error = error;  // NaN stays
   }
@@ -232,7 +235,7 @@ bool Problem::rest_is_poison(const std::vector<std::uint16_t>& o) const {
   const AttentionConfig& c = shape_.config;
   for (std::int64_t i = 0; i < std::int64_t(o.size()); ++i) {
     const std::int64_t row = i / o_.row, head = i % o_.row / o_.head, d = i % o_.row % o_.head;
-    const bool inside = row < qo_indptr_.back() && head < c.num_qo_heads && d < c.head_dim;
+    const bool inside = row < qo_indptr_.back() && head < c.num_qo_heads && d < c.vo_dim();
     if (!inside && o[i] != kPoison) return false;
   }
   return true;
@@ -269,14 +272,21 @@ void plan_and_run(Attention& attention, Workspace& workspace, Problem& problem) 
   if (!attention.kernels().empty() && attention.kernels()[0].arch != "cpu") synchronize(nullptr);
 }
 
+HeadDims random_head_dims(Random& random) {
+  static constexpr HeadDims kApart[] = {{192, 128}, {128, 64}, {64, 128}, {72, 56}, {64, 256}};
+  const int head_dim = pick(random, {64, 64, 96, 128, 128, 192, 256, 56, 72, 88, 200});
+  return random.below(4) ? HeadDims{head_dim, 0} : kApart[random.below(int(std::size(kApart)))];
+}
+
 AttentionConfig random_config(Random& random, const Engine& engine) {
   const std::vector<std::string> names = engine.variants().names();
   const std::string& name = names[static_cast<std::size_t>(random.below(static_cast<int>(names.size())))];
   const int group = pick(random, {1, 2, 3, 4, 5, 7, 8, 12, 16, 20});
   const int kv_heads = pick(random, {1, 2, 3});
   const DType dtype = random.below(2) ? DType::bf16 : DType::f16;
+  const HeadDims dims = random_head_dims(random);
   return {.variant = name, .num_qo_heads = group * kv_heads, .num_kv_heads = kv_heads,
-          .head_dim = pick(random, {64, 64, 96, 128, 128, 192, 256, 56, 72, 88, 200}), .q_dtype = dtype, .kv_dtype = dtype,
+          .head_dim = dims.qk, .head_dim_vo = dims.vo, .q_dtype = dtype, .kv_dtype = dtype,
           .page_size = pick(random, {0, 1, 5, 16, 64}), .max_qo_len = random.below(4) ? 0 : 1,
           .constants = random_params(random, engine.variants().at(name), true)};
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/kernel_source.h"
 #include "engine/reference.h"
 #include "tools/device_memory.h"
 #include "tools/random.h"
@@ -84,6 +85,8 @@ void plan_and_run(heddle::Attention& attention, heddle::Workspace& workspace, Pr
 // What random problems are drawn from: any of the engine's variants, constants settled, and lengths with
 // run-time params that make a difference there.
 heddle::AttentionConfig random_config(heddle::tools::Random& random, const heddle::Engine& engine);
+// Multiples of 16 and of 8; now and then those of v and o differ (else vo is 0).
+heddle::HeadDims random_head_dims(heddle::tools::Random& random);
 ProblemShape random_shape(heddle::tools::Random& random, const heddle::AttentionConfig& config,
                           const heddle::Variant& variant);
 // Of the params that a run gives (or, `constant`, that are fixed with the Attention).

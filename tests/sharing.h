@@ -44,6 +44,7 @@ inline heddle::AttentionConfig sharing_config(heddle::tools::Random& random, int
           .num_qo_heads = kv_heads * group,
           .num_kv_heads = kv_heads,
           .head_dim = head_dim,
+          .head_dim_vo = pick({0, 0, head_dim / 2}),
           .page_size = pick({1, 16, 64}),
           .share_prefixes = true};
 }

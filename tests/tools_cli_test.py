@@ -156,6 +156,7 @@ class Plan(Command):
 
 class Run(Command):
     def test_verify(self):
+        self.figures("verify", "--device", "cpu", "--heads", "4,2,24,56", "--qo", "[1,9]", "--kv", "[40,130]")
         figures = self.figures("verify", "--device", "cpu", "--heads", "4,2,64", "--qo", "3x1", "--kv", "[1,40,130]")
         self.assertEqual(figures["ok"], True)
         self.assertEqual(figures["device"], "cpu")

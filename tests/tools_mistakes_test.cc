@@ -103,7 +103,7 @@ const CommandMistake kCommandMistakes[] = {
     {"plan --kv 64,4096",
      "The lengths '64,4096' are not of the form COUNTxLENGTH (2 parts, found 1); lengths are written as [1,2,3], 64x4096, 1x131072+255x1024, "
      "zipf:256:65536 or uniform:64:256:16384."},
-    {"plan --heads 32,128", "--heads `32,128` has 2 numbers; it takes three, query heads, KV heads and head_dim, as in 32,8,128."},
+    {"plan --heads 32,128", "--heads `32,128` has 2 numbers; it takes three, query heads, KV heads and head_dim, as in 32,8,128, or four with head_dim_vo, as in 32,8,192,128."},
     {"verify --heads 32,8,512", "head_dim 512 is not supported; it must be a multiple of 8 up to 256."},
     {"verify --variant softcap", "There is no variant \"softcap\"; the nearest valid one is soft_cap (allowed: NAMES)."},
     {"verify --variant mine.json", "The spec mine.json cannot be opened: No such file or directory."},

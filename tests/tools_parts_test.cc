@@ -234,5 +234,8 @@ TEST_CASE("options: params and heads are read whole or refused", "[tools]") {
   CHECK_THROWS_AS(parse_params({"=3"}), Error);
   CHECK_THROWS_AS(parse_params({"cap=3x"}), Error);
   CHECK_THROWS_WITH(parse_heads("6,4,64"), contains("multiple"));
+  CHECK(parse_heads("6,2,64").vo_dim() == 64);
+  CHECK(parse_heads("6,2,192,128").vo_dim() == 128);
+  CHECK_THROWS_WITH(parse_heads("6,2,192,128,1"), contains("has 5 numbers"));
   CHECK_THROWS_AS(parse_heads("6,-2,64"), Error);
 }

@@ -20,6 +20,7 @@ AttentionConfig config_of(const Workload& w, const std::string& variant) {
           .num_qo_heads = w.heads.num_qo_heads,
           .num_kv_heads = w.heads.num_kv_heads,
           .head_dim = w.heads.head_dim,
+          .head_dim_vo = w.heads.head_dim_vo,
           .q_dtype = w.dtype,
           .kv_dtype = w.dtype,
           .page_size = w.page_size,

@@ -47,7 +47,7 @@ std::vector<double> logits_of(const BenchData& data, int request, int row, int q
 
 std::vector<double> output_of(const BenchData& data, int request, int row, int qo_head) {
   const Workload& w = data.workload();
-  const int dim = w.heads.head_dim,
+  const int dim = w.heads.vo_dim(),
             kv_head = qo_head / (w.heads.num_qo_heads / w.heads.num_kv_heads);
   const VisibleKeys keys = keys_of(w, request, row);
   std::vector<double> o(dim, 0.0);
@@ -68,7 +68,7 @@ std::vector<double> output_of(const BenchData& data, int request, int row, int q
 // Adds one row of the output. `expected`: the right one, head by head.
 void compare_row(const BenchData& data, int request, int row,
                  const std::function<std::vector<double>(int head)>& expected, OutputError& found) {
-  const int heads = data.workload().heads.num_qo_heads, dim = data.workload().heads.head_dim;
+  const int heads = data.workload().heads.num_qo_heads, dim = data.workload().heads.vo_dim();
   const std::vector<std::uint16_t> output = data.read_output(request, row);
   std::vector<OutputError> of_head(heads);
   parallel_for(heads, [&](int head) {
@@ -87,9 +87,8 @@ void compare_row(const BenchData& data, int request, int row,
 
 using RowOf = const std::uint16_t* (BenchData::*)(int request, int position, int head) const;
 
-// [count, heads, head_dim]
-std::vector<double> gather(const BenchData& data, RowOf row_of, int request, int count, int heads) {
-  const int dim = data.workload().heads.head_dim;
+// [count, heads, dim]
+std::vector<double> gather(const BenchData& data, RowOf row_of, int request, int count, int heads, int dim) {
   std::vector<double> values;
   values.reserve(std::size_t(count) * heads * dim);
   for (int i = 0; i < count; ++i) {
@@ -106,14 +105,15 @@ std::vector<double> reference_of(const BenchData& data, const WorkloadVariant& r
   const Workload& w = data.workload();
   const int qo_len = w.qo_lens[request], kv_len = w.kv_lens[request];
   const std::vector<double> q =
-      gather(data, &BenchData::q_row, request, qo_len, w.heads.num_qo_heads);
+      gather(data, &BenchData::q_row, request, qo_len, w.heads.num_qo_heads, w.heads.head_dim);
   const std::vector<double> k =
-      gather(data, &BenchData::k_row, request, kv_len, w.heads.num_kv_heads);
+      gather(data, &BenchData::k_row, request, kv_len, w.heads.num_kv_heads, w.heads.head_dim);
   const std::vector<double> v =
-      gather(data, &BenchData::v_row, request, kv_len, w.heads.num_kv_heads);
+      gather(data, &BenchData::v_row, request, kv_len, w.heads.num_kv_heads, w.heads.vo_dim());
   const ReferenceInput input{.num_qo_heads = w.heads.num_qo_heads,
                              .num_kv_heads = w.heads.num_kv_heads,
                              .head_dim = w.heads.head_dim,
+                             .head_dim_vo = w.heads.head_dim_vo,
                              .request = request,
                              .qo_begin = data.batch().qo_indptr[request],
                              .qo_len = qo_len,
@@ -127,7 +127,7 @@ std::vector<double> reference_of(const BenchData& data, const WorkloadVariant& r
 void compare_request(const BenchData& data, const WorkloadVariant& rule, int request,
                      OutputError& found) {
   const Workload& w = data.workload();
-  const int qo_len = w.qo_lens[request], dim = w.heads.head_dim;
+  const int qo_len = w.qo_lens[request], dim = w.heads.vo_dim();
   if (qo_len == 0) return;
   const bool is_named = !w.variant.empty();
   const std::vector<double> whole =

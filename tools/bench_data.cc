@@ -44,16 +44,15 @@ BenchData::BenchData(RandomBlocks& blocks, const Workload& workload)
       lengths_(w_.qo_lens, w_.kv_lens, w_.page_size),
       page_order_(page_order(lengths_.kv_indptr.back(), w_.page_size)),
       num_pages_(lengths_.kv_indptr.back()) {
-  const std::size_t q_elements =
-      std::size_t(w_.num_qo_rows()) * w_.heads.num_qo_heads * w_.heads.head_dim;
-  const std::size_t kv_elements = std::size_t(num_pages_) * std::max(w_.page_size, 1) *
-                                  w_.heads.num_kv_heads * w_.heads.head_dim;
-  q_ = fill(q_elements);
+  const std::size_t q_rows = std::size_t(w_.num_qo_rows()) * w_.heads.num_qo_heads;
+  const std::size_t kv_rows =
+      std::size_t(num_pages_) * std::max(w_.page_size, 1) * w_.heads.num_kv_heads;
+  q_ = fill(q_rows * w_.heads.head_dim);
   for (int layer = 0; layer < w_.layers(); ++layer) {
-    k_.push_back(fill(kv_elements));
-    v_.push_back(fill(kv_elements));
+    k_.push_back(fill(kv_rows * w_.heads.head_dim));
+    v_.push_back(fill(kv_rows * w_.heads.vo_dim()));
   }
-  o_ = DeviceMemory(engine_, q_elements * 2);
+  o_ = DeviceMemory(engine_, q_rows * w_.heads.vo_dim() * 2);
   clear_output();
   indices_ = DeviceMemory(engine_, page_order_.size() * 4);
   indices_.write(0, std::as_bytes(std::span(page_order_)));
@@ -82,16 +81,16 @@ Batch BenchData::first_requests(int count) const {
 
 Tensors BenchData::tensors(int layer) const {
   const std::int64_t rows = w_.num_qo_rows(), heads = w_.heads.num_kv_heads,
-                     dim = w_.heads.head_dim;
-  const auto kv = [&](const Filled& filled) {
+                     dim = w_.heads.head_dim, vo_dim = w_.heads.vo_dim();
+  const auto kv = [&](const Filled& filled, std::int64_t dim) {
     return w_.page_size
                ? tensor_of(filled.memory.data(), w_.dtype, {num_pages_, w_.page_size, heads, dim})
                : tensor_of(filled.memory.data(), w_.dtype, {num_pages_, heads, dim});
   };
   return {.q = tensor_of(q_.memory.data(), w_.dtype, {rows, w_.heads.num_qo_heads, dim}),
-          .k = kv(k_[layer]),
-          .v = kv(v_[layer]),
-          .o = tensor_of(o_.data(), w_.dtype, {rows, w_.heads.num_qo_heads, dim}),
+          .k = kv(k_[layer], dim),
+          .v = kv(v_[layer], vo_dim),
+          .o = tensor_of(o_.data(), w_.dtype, {rows, w_.heads.num_qo_heads, vo_dim}),
           .kv_indices = w_.page_size ? static_cast<const std::int32_t*>(indices_.data()) : nullptr};
 }
 
@@ -105,23 +104,23 @@ const std::uint16_t* BenchData::q_row(int request, int row, int qo_head) const {
   return row_of(q_, index * w_.heads.head_dim);
 }
 
-std::size_t BenchData::kv_element(int request, int kv_pos, int kv_head) const {
+std::size_t BenchData::kv_index(int request, int kv_pos, int kv_head) const {
   const int rows_per_page = std::max(w_.page_size, 1);
   const std::size_t page = page_order_[lengths_.kv_indptr[request] + kv_pos / rows_per_page];
   const std::size_t row = page * rows_per_page + kv_pos % rows_per_page;
-  return (row * w_.heads.num_kv_heads + kv_head) * w_.heads.head_dim;
+  return row * w_.heads.num_kv_heads + kv_head;
 }
 
 const std::uint16_t* BenchData::k_row(int request, int kv_pos, int kv_head) const {
-  return row_of(k_[0], kv_element(request, kv_pos, kv_head));
+  return row_of(k_[0], kv_index(request, kv_pos, kv_head) * w_.heads.head_dim);
 }
 
 const std::uint16_t* BenchData::v_row(int request, int kv_pos, int kv_head) const {
-  return row_of(v_[0], kv_element(request, kv_pos, kv_head));
+  return row_of(v_[0], kv_index(request, kv_pos, kv_head) * w_.heads.vo_dim());
 }
 
 std::vector<std::uint16_t> BenchData::read_output(int request, int row) const {
-  std::vector<std::uint16_t> output(std::size_t(w_.heads.num_qo_heads) * w_.heads.head_dim);
+  std::vector<std::uint16_t> output(std::size_t(w_.heads.num_qo_heads) * w_.heads.vo_dim());
   o_.read((std::size_t(lengths_.qo_indptr[request]) + row) * output.size() * 2,
           std::as_writable_bytes(std::span(output)));
   return output;

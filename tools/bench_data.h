@@ -44,11 +44,11 @@ class BenchData {
   const Workload& workload() const { return w_; }
   const Engine& engine() const { return engine_; }
 
-  // Rows of head_dim values as the device holds them; K and V of layer 0.
+  // Rows of head_dim (of v head_dim_vo) values as the device holds them; K and V of layer 0.
   const std::uint16_t* q_row(int request, int row, int qo_head) const;
   const std::uint16_t* k_row(int request, int kv_pos, int kv_head) const;
   const std::uint16_t* v_row(int request, int kv_pos, int kv_head) const;
-  // All heads of one row of the output: [num_qo_heads, head_dim].
+  // All heads of one row of the output: [num_qo_heads, head_dim_vo].
   std::vector<std::uint16_t> read_output(int request, int row) const;
   void clear_output();  // to NaN
 
@@ -60,7 +60,7 @@ class BenchData {
 
   Filled fill(std::size_t elements);
   const std::uint16_t* row_of(const Filled& filled, std::size_t element) const;
-  std::size_t kv_element(int request, int kv_pos, int kv_head) const;
+  std::size_t kv_index(int request, int kv_pos, int kv_head) const;  // of a row
 
   const Engine& engine_;
   const RandomBlock& block_;

@@ -1,6 +1,6 @@
 // heddle cache: where compiled kernels are kept, what is there, filling and clearing it.
-#include <array>
 #include <ctime>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -67,10 +67,16 @@ AttentionConfig read_config(Engine& engine, const nlohmann::json& entry, const s
   AttentionConfig config;
   try {
     config.variant = resolve_variant(engine, entry.value("variant", "softmax"));
-    const auto heads = entry.at("heads").get<std::array<int, 3>>();
+    const auto heads = entry.at("heads").get<std::vector<int>>();
+    if (heads.size() != 3 && heads.size() != 4)
+      fail(ErrorKind::invalid_argument,
+           "{} has {} numbers as \"heads\"; they are query heads, KV heads, head_dim and, where it differs, "
+           "head_dim_vo.",
+           where, heads.size());
     config.num_qo_heads = heads[0];
     config.num_kv_heads = heads[1];
     config.head_dim = heads[2];
+    config.head_dim_vo = heads.size() == 4 ? heads[3] : 0;
     config.q_dtype = config.kv_dtype = parse_dtype(entry.value("dtype", "bf16"));
     config.page_size = entry.value("page", 16);
     config.max_qo_len = entry.value("max_qo_len", 0);
@@ -88,8 +94,9 @@ AttentionConfig read_config(Engine& engine, const nlohmann::json& entry, const s
 
 void print_warmed(const AttentionConfig& config, std::string_view kernel, std::string_view arch,
                   std::string_view origin, double ms) {
-  fmt::print("{} {},{},{} {} for {}: {} ({:.0f} ms)\n", config.variant, config.num_qo_heads,
-             config.num_kv_heads, config.head_dim, kernel, arch, origin, ms);
+  fmt::print("{} {},{},{}{} {} for {}: {} ({:.0f} ms)\n", config.variant, config.num_qo_heads,
+             config.num_kv_heads, config.head_dim,
+             config.vo_dim() != config.head_dim ? fmt::format(",{}", config.vo_dim()) : "", kernel, arch, origin, ms);
 }
 
 // Kernels for GPUs that need not be here, as when an image is built.

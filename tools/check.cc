@@ -31,11 +31,11 @@ Rows gather(const AttentionConfig& config, const KvCache& cache, int layer, cons
   }
   for (int kv_pos = 0; kv_pos < cache.kv_len(request); ++kv_pos) {
     for (int head = 0; head < config.num_kv_heads; ++head) {
-      const std::int64_t at = cache.row_offset(request, kv_pos, head);
-      for (int d = 0; d < config.head_dim; ++d) {
-        rows.k.push_back(to_float(cache.host_k(layer)[at + d], config.kv_dtype));
-        rows.v.push_back(to_float(cache.host_v(layer)[at + d], config.kv_dtype));
-      }
+      const std::int64_t row = cache.row_index(request, kv_pos, head);
+      for (int d = 0; d < config.head_dim; ++d)
+        rows.k.push_back(to_float(cache.host_k(layer)[row * config.head_dim + d], config.kv_dtype));
+      for (int d = 0; d < config.vo_dim(); ++d)
+        rows.v.push_back(to_float(cache.host_v(layer)[row * config.vo_dim() + d], config.kv_dtype));
     }
   }
   return rows;
@@ -106,6 +106,7 @@ StepCheck check_step(const Engine& engine, const Attention& attention, const Par
     const ReferenceInput input{.num_qo_heads = config.num_qo_heads,
                                .num_kv_heads = config.num_kv_heads,
                                .head_dim = config.head_dim,
+                               .head_dim_vo = config.vo_dim(),
                                .request = r,
                                .qo_begin = int(begin),
                                .qo_len = request.qo_len,
@@ -116,7 +117,7 @@ StepCheck check_step(const Engine& engine, const Attention& attention, const Par
                                .v = rows.v,
                                .tensors = tensors};
     const Found found{
-        std::span(o).subspan(begin * heads * config.head_dim, rows_of_q * heads * config.head_dim),
+        std::span(o).subspan(begin * heads * config.vo_dim(), rows_of_q * heads * config.vo_dim()),
         std::span(lse).subspan(begin * heads, rows_of_q * heads)};
     const StepCheck check = check_request(engine, attention, all_params, input, found);
     const std::lock_guard lock(mutex);

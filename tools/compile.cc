@@ -27,7 +27,7 @@ struct Job {
 void show(const Job& job) {
   for (const std::string& arch : job.archs) {
     for (const Pipeline pipeline : job.pipelines) {
-      const TileConfig tile = tile_candidates(pipeline, decode_rows(job.config), job.config.head_dim, limits_of(arch))[0];
+      const TileConfig tile = tile_candidates(pipeline, decode_rows(job.config), head_dims(job.config), limits_of(arch))[0];
       const Unit unit = render_gpu_unit(pipeline, job.variant, job.values, job.config, tile);
       fmt::print("// ---- {} for {}: {}\n{}\n", name_of(pipeline), arch, unit.path, unit.text);
     }
@@ -79,7 +79,7 @@ int compile(const Arguments& arguments) {
   Options options("compile", "Compiles a variant's kernels for GPU architectures, without a GPU.");
   options.text(variant, "--variant", "a registered name, or a spec file");
   options.texts(archs, "--arch", "one or more of sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120");
-  options.text(heads, "--heads", "query heads, KV heads, head_dim");
+  options.text(heads, "--heads", kHeadsHelp);
   options.number(page, "--page", "keys of a page; 0: ragged");
   options.number(max_qo_len, "--max-qo-len", "most query rows of a request; 0: any. 1 is decode only");
   options.text(dtype, "--dtype", "bf16 or f16");
@@ -94,6 +94,7 @@ int compile(const Arguments& arguments) {
                                .num_qo_heads = shape.num_qo_heads,
                                .num_kv_heads = shape.num_kv_heads,
                                .head_dim = shape.head_dim,
+                               .head_dim_vo = shape.head_dim_vo,
                                .q_dtype = parse_dtype(dtype),
                                .kv_dtype = parse_dtype(dtype),
                                .page_size = page,

@@ -13,9 +13,10 @@ KvCache::KvCache(const Engine& engine, const KvShape& shape, int num_layers, int
       values_(shape.dtype, seed),
       k_(num_layers),
       v_(num_layers) {
-  const std::size_t elements = std::size_t(num_pages) * page_elements();
   for (std::vector<Pool>* pools : {&k_, &v_}) {
     for (Pool& pool : *pools) {
+      pool.dim = pools == &k_ ? shape.head_dim : shape.vo_dim();
+      const std::size_t elements = std::size_t(num_pages) * page_elements(pool);
       pool.host.assign(elements, kHalfNan);
       pool.device =
           DeviceMemory(engine, std::max<std::size_t>(elements, 8) * sizeof(std::uint16_t));
@@ -28,8 +29,8 @@ KvCache::KvCache(const Engine& engine, const KvShape& shape, int num_layers, int
   dirty_.assign(num_pages, 1);
 }
 
-std::int64_t KvCache::page_elements() const {
-  return std::int64_t(rows_per_page()) * shape_.num_kv_heads * shape_.head_dim;
+std::int64_t KvCache::page_elements(const Pool& pool) const {
+  return std::int64_t(rows_per_page()) * shape_.num_kv_heads * pool.dim;
 }
 
 void KvCache::append(int request, int tokens) {
@@ -60,7 +61,7 @@ void KvCache::fill_row(int request, int kv_pos) {
   for (std::vector<Pool>* pools : {&k_, &v_}) {
     for (Pool& pool : *pools) {
       for (int head = 0; head < shape_.num_kv_heads; ++head) {
-        values_.fill(pool.host.data() + row_offset(request, kv_pos, head), shape_.head_dim);
+        values_.fill(pool.host.data() + row_index(request, kv_pos, head) * pool.dim, pool.dim);
       }
     }
   }
@@ -70,7 +71,7 @@ void KvCache::poison(int page) {
   dirty_[page] = 1;
   for (std::vector<Pool>* pools : {&k_, &v_}) {
     for (Pool& pool : *pools) {
-      std::fill_n(pool.host.begin() + page * page_elements(), page_elements(), kHalfNan);
+      std::fill_n(pool.host.begin() + page * page_elements(pool), page_elements(pool), kHalfNan);
     }
   }
 }
@@ -81,10 +82,10 @@ void KvCache::upload() {
     int end = begin;
     while (end < num_pages_ && dirty_[end]) dirty_[end++] = 0;
     if (end == begin) continue;
-    const std::size_t first = std::size_t(begin) * page_elements();
-    const std::size_t count = std::size_t(end - begin) * page_elements();
     for (std::vector<Pool>* pools : {&k_, &v_}) {
       for (Pool& pool : *pools) {
+        const std::size_t first = std::size_t(begin) * page_elements(pool);
+        const std::size_t count = std::size_t(end - begin) * page_elements(pool);
         pool.device.write(first * 2, std::as_bytes(std::span(pool.host).subspan(first, count)));
       }
     }
@@ -103,17 +104,17 @@ const std::vector<std::int32_t>& KvCache::pages_of(int request) const {
   return found == requests_.end() ? none : found->second.pages;
 }
 
-std::int64_t KvCache::row_offset(int request, int kv_pos, int kv_head) const {
+std::int64_t KvCache::row_index(int request, int kv_pos, int kv_head) const {
   const std::int64_t page = pages_of(request)[kv_pos / rows_per_page()],
                      row = kv_pos % rows_per_page();
   const std::int64_t in_page = shape_.layout == KvLayout::NHD
                                    ? row * shape_.num_kv_heads + kv_head
                                    : kv_head * std::int64_t(rows_per_page()) + row;
-  return page * page_elements() + in_page * shape_.head_dim;
+  return page * rows_per_page() * shape_.num_kv_heads + in_page;
 }
 
 Tensor KvCache::tensor(const Pool& pool) const {
-  const std::int64_t heads = shape_.num_kv_heads, dim = shape_.head_dim;
+  const std::int64_t heads = shape_.num_kv_heads, dim = pool.dim;
   if (shape_.page_size == 0)
     return tensor_of(pool.device.data(), shape_.dtype, {num_pages_, heads, dim});
   if (shape_.layout == KvLayout::NHD) {

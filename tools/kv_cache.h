@@ -19,9 +19,11 @@ namespace heddle::tools {
 struct KvShape {
   int num_kv_heads = 0;
   int head_dim = 0;
-  int page_size = 16;  // 0: ragged
+  int head_dim_vo = 0;  // of V's rows; 0: head_dim
+  int page_size = 16;   // 0: ragged
   DType dtype = DType::bf16;
   KvLayout layout = KvLayout::NHD;
+  int vo_dim() const { return head_dim_vo != 0 ? head_dim_vo : head_dim; }
 };
 
 class KvCache {
@@ -43,15 +45,17 @@ class KvCache {
   Tensor k(int layer) const { return tensor(k_[layer]); }
   Tensor v(int layer) const { return tensor(v_[layer]); }
 
-  // Host copies, and where in them (in elements) a key's row of one KV head begins.
+  // Host copies, and which of their rows is a key's of one KV head: row i begins at element i * head_dim
+  // of K and i * head_dim_vo of V.
   const std::vector<std::uint16_t>& host_k(int layer) const { return k_[layer].host; }
   const std::vector<std::uint16_t>& host_v(int layer) const { return v_[layer].host; }
-  std::int64_t row_offset(int request, int kv_pos, int kv_head) const;
+  std::int64_t row_index(int request, int kv_pos, int kv_head) const;
 
   const KvShape& shape() const { return shape_; }
 
  private:
   struct Pool {
+    int dim = 0;  // of its rows
     std::vector<std::uint16_t> host;
     DeviceMemory device;
   };
@@ -62,7 +66,7 @@ class KvCache {
 
   Tensor tensor(const Pool& pool) const;
   int rows_per_page() const { return shape_.page_size ? shape_.page_size : 1; }
-  std::int64_t page_elements() const;
+  std::int64_t page_elements(const Pool& pool) const;
   void fill_row(int request, int kv_pos);
   void poison(int page);
 

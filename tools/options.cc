@@ -106,13 +106,14 @@ int positive(const std::string& text, const std::string& whole) {
 
 Heads parse_heads(const std::string& text) {
   const std::vector<std::string> parts = split(text, ',');
-  if (parts.size() != 3) {
+  if (parts.size() != 3 && parts.size() != 4) {
     fail(ErrorKind::invalid_argument,
          "--heads `{}` has {} numbers; it takes three, query heads, KV heads and head_dim, as in "
-         "32,8,128.",
+         "32,8,128, or four with head_dim_vo, as in 32,8,192,128.",
          text, parts.size());
   }
-  const Heads heads{positive(parts[0], text), positive(parts[1], text), positive(parts[2], text)};
+  const Heads heads{positive(parts[0], text), positive(parts[1], text), positive(parts[2], text),
+                    parts.size() == 4 ? positive(parts[3], text) : 0};
   if (heads.num_qo_heads % heads.num_kv_heads != 0) {
     fail(ErrorKind::invalid_argument,
          "--heads `{}` has {} query heads for {} KV heads; the first must be a multiple of the "

@@ -33,10 +33,13 @@ class Options {
   std::unique_ptr<State> state_;
 };
 
-// "32,8,128": query heads, KV heads, head_dim.
+// "32,8,128": query heads, KV heads, head_dim; "32,8,192,128" where that of v and o is another.
 struct Heads {
   int num_qo_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int head_dim_vo = 0;  // 0: head_dim
+  int vo_dim() const { return head_dim_vo != 0 ? head_dim_vo : head_dim; }
 };
+inline constexpr const char* kHeadsHelp = "query heads, KV heads, head_dim, and head_dim_vo where that differs";
 Heads parse_heads(const std::string& text);
 
 DType parse_dtype(const std::string& text);                       // bf16 | f16

@@ -37,18 +37,20 @@ PlanConfig plan_config_of(const Heads& heads, int page_size, bool batch_invarian
   const AttentionConfig attention{.num_qo_heads = heads.num_qo_heads,
                                   .num_kv_heads = heads.num_kv_heads,
                                   .head_dim = heads.head_dim,
+                                  .head_dim_vo = heads.head_dim_vo,
                                   .page_size = page_size};
   check_config(attention);
   PlanConfig config{.num_kv_heads = heads.num_kv_heads,
                     .group = heads.num_qo_heads / heads.num_kv_heads,
                     .head_dim = heads.head_dim,
+                    .head_dim_vo = heads.head_dim_vo,
                     .page_size = page_size,
                     .max_decode_rows = decode_rows(attention),
                     .batch_invariant = batch_invariant};
   for (const Pipeline pipeline : launch_set(attention)) {
-    const TileConfig tile = tile_candidates(pipeline, decode_rows(attention), heads.head_dim, limits)[0];
+    const TileConfig tile = tile_candidates(pipeline, decode_rows(attention), head_dims(attention), limits)[0];
     config.pipeline[static_cast<int>(pipeline)] =
-        pipeline_shape(pipeline, tile, limits.num_sms * tile.ctas_per_sm, heads.head_dim);
+        pipeline_shape(pipeline, tile, limits.num_sms * tile.ctas_per_sm, head_dims(attention));
   }
   return config;
 }
@@ -131,7 +133,7 @@ int plan(const Arguments& arguments) {
   options.text(
       kv, "--kv",
       "KV lengths: 64x4096, 1x131072+255x1024, zipf:256:65536, uniform:64:256:16384, [1,2,3]");
-  options.text(heads, "--heads", "query heads, KV heads, head_dim");
+  options.text(heads, "--heads", kHeadsHelp);
   options.number(page, "--page", "keys of a page; 0: ragged");
   options.number(sms, "--sms", "multiprocessors of the GPU");
   options.text(arch, "--arch", "its architecture");

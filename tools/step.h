@@ -29,8 +29,9 @@ struct StepBatch {
 // q, o and lse of one layer, at fixed addresses for up to `max_rows` rows.
 class QuerySide {
  public:
+  // head_dim_vo, that of o: 0 is head_dim.
   QuerySide(const Engine& engine, int max_rows, int num_qo_heads, int head_dim, DType dtype,
-            std::uint64_t seed);
+            std::uint64_t seed, int head_dim_vo = 0);
 
   // New random rows of q; everything behind them, all of o and all of lse become NaN.
   void refill(int rows);
@@ -49,9 +50,10 @@ class QuerySide {
   bool rest_untouched(int rows) const;
 
  private:
-  std::int64_t row_elements() const { return std::int64_t(num_qo_heads_) * head_dim_; }
+  std::int64_t q_elements() const { return std::int64_t(num_qo_heads_) * head_dim_; }  // of a row
+  std::int64_t o_elements() const { return std::int64_t(num_qo_heads_) * head_dim_vo_; }
 
-  int max_rows_, num_qo_heads_, head_dim_;
+  int max_rows_, num_qo_heads_, head_dim_, head_dim_vo_;
   DType dtype_;
   NormalSource values_;
   std::vector<std::uint16_t> q_host_;

@@ -75,6 +75,7 @@ ShapeWords shape_words(const AttentionConfig& config, std::span<const std::int32
   return {.num_qo_heads = config.num_qo_heads,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
+          .head_dim_vo = config.vo_dim(),
           .num_qo_rows = std::accumulate(qo_lens.begin(), qo_lens.end(), std::int64_t{0}),
           .num_requests = std::int64_t(kv_lens.size()),
           .qo_len = longest(qo_lens),

@@ -36,6 +36,7 @@ AttentionConfig config_of(Engine& engine, const Setting& setting) {
                          .num_qo_heads = heads.num_qo_heads,
                          .num_kv_heads = heads.num_kv_heads,
                          .head_dim = heads.head_dim,
+                         .head_dim_vo = heads.head_dim_vo,
                          .q_dtype = parse_dtype(setting.dtype),
                          .kv_dtype = parse_dtype(setting.dtype),
                          .page_size = setting.page,
@@ -88,12 +89,13 @@ struct Case {
         cache(engine,
               {.num_kv_heads = config.num_kv_heads,
                .head_dim = config.head_dim,
+               .head_dim_vo = config.vo_dim(),
                .page_size = config.page_size,
                .dtype = config.kv_dtype,
                .layout = parse_layout(setting.layout)},
               1, sizes.pages, setting.seed),
         query(engine, sizes.rows + 2, config.num_qo_heads, config.head_dim, config.q_dtype,
-              setting.seed + 1) {}
+              setting.seed + 1, config.vo_dim()) {}
 
   StepBatch fill(const Engine& engine) {
     std::vector<StepRequest> step;
@@ -149,7 +151,7 @@ int verify(const Arguments& arguments) {
   Options options("verify",
                   "Runs one configuration and compares it with the double-precision reference.");
   options.text(setting.variant, "--variant", "a registered name, or a spec file");
-  options.text(setting.heads, "--heads", "query heads, KV heads, head_dim");
+  options.text(setting.heads, "--heads", kHeadsHelp);
   options.number(setting.page, "--page", "keys of a page; 0: ragged");
   options.text(setting.qo, "--qo", "query lengths; one length serves all requests");
   options.text(setting.kv, "--kv",

@@ -43,12 +43,12 @@ double Workload::kv_bytes() const {
     all.end = visible_keys(mask, qo_lens[r], kv_lens[r], qo_lens[r] - 1).end;
     keys += double(all.count());
   }
-  return keys * heads.num_kv_heads * 2 * heads.head_dim * bytes_of(dtype);
+  return keys * heads.num_kv_heads * (heads.head_dim + heads.vo_dim()) * bytes_of(dtype);
 }
 
 double Workload::bytes() const {
   return kv_bytes() +
-         double(num_qo_rows()) * heads.num_qo_heads * 2 * heads.head_dim * bytes_of(dtype);
+         double(num_qo_rows()) * heads.num_qo_heads * (heads.head_dim + heads.vo_dim()) * bytes_of(dtype);
 }
 
 double Workload::flops() const {
@@ -57,7 +57,7 @@ double Workload::flops() const {
     for (int i = 0; i < qo_lens[r]; ++i)
       pairs += double(visible_keys(mask, qo_lens[r], kv_lens[r], i).count());
   }
-  return 4.0 * heads.head_dim * heads.num_qo_heads * pairs;
+  return 2.0 * (heads.head_dim + heads.vo_dim()) * heads.num_qo_heads * pairs;
 }
 
 int Workload::layers() const {
@@ -74,7 +74,7 @@ bool Workload::is_plain_decode() const {
 bool Workload::has_shape_of(const Workload& other) const {
   const auto shape = [](const Workload& w) {
     return std::tuple(w.kind, w.qo_lens, w.kv_lens, w.heads.num_qo_heads, w.heads.num_kv_heads,
-                      w.heads.head_dim, w.page_size, w.dtype, w.batch_invariant);
+                      w.heads.head_dim, w.heads.vo_dim(), w.page_size, w.dtype, w.batch_invariant);
   };
   return shape(*this) == shape(other);
 }

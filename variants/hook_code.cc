@@ -15,7 +15,7 @@ using Tokens = std::vector<CodeToken>;
 constexpr std::string_view kHookWords[] = {"logit",   "x",       "dim",    "pair",   "request",
                                            "qo_head", "kv_head", "q_pos",  "kv_pos", "q_row",
                                            "qo_len",  "kv_len",  "params", "tensors",
-                                           "num_qo_heads", "num_kv_heads", "group", "head_dim"};
+                                           "num_qo_heads", "num_kv_heads", "group", "head_dim", "head_dim_vo"};
 
 constexpr std::string_view kKeywords[] = {"alignas",       "alignof",     "and",
                                           "and_eq",        "asm",         "auto",

@@ -32,7 +32,8 @@ namespace heddle {
 struct ReferenceProblem {
   int num_qo_heads = 0;
   int num_kv_heads = 0;
-  int head_dim = 0;
+  int head_dim = 0;     // of q and k
+  int head_dim_vo = 0;  // of v and o; 0: head_dim
   int request = 0;
   int qo_begin = 0;  // the request's first row in q and o of the batch: what hooks see as q_row
   int qo_len = 0;
@@ -46,9 +47,11 @@ struct ReferenceProblem {
   DType rounding = DType::f32;
   const double* q = nullptr;  // [qo_len, num_qo_heads, head_dim]
   const double* k = nullptr;  // [kv_len, num_kv_heads, head_dim]
-  const double* v = nullptr;  // [kv_len, num_kv_heads, head_dim]
-  double* o = nullptr;        // [qo_len, num_qo_heads, head_dim]
+  const double* v = nullptr;  // [kv_len, num_kv_heads, head_dim_vo]
+  double* o = nullptr;        // [qo_len, num_qo_heads, head_dim_vo]
   double* lse = nullptr;      // [qo_len, num_qo_heads], natural log; may be null
+
+  int vo_dim() const { return head_dim_vo > 0 ? head_dim_vo : head_dim; }
 };
 
 namespace reference_detail {
@@ -90,21 +93,21 @@ void transform_row(const double* from, double* to, int head_dim, const RowInput&
   }
 }
 
-// The rows of K and V of one kv head, transformed: [kv_len, head_dim].
+// The rows of K and V of one kv head, transformed: [kv_len, head_dim] and [kv_len, head_dim_vo].
 struct KeyRows {
   std::vector<double> k, v;
 };
 
 template <class Hooks>
 KeyRows key_rows(const Hooks& hooks, const ReferenceProblem& p, int kv_head) {
-  const std::int64_t dim = p.head_dim;
+  const std::int64_t k_dim = p.head_dim, v_dim = p.vo_dim();
   KeyRows rows;
-  rows.k.resize(static_cast<std::size_t>(p.kv_len * dim));
-  rows.v.resize(rows.k.size());
+  rows.k.resize(static_cast<std::size_t>(p.kv_len * k_dim));
+  rows.v.resize(static_cast<std::size_t>(p.kv_len * v_dim));
   const int group = p.num_qo_heads / p.num_kv_heads;
   for (int j = 0; j < p.kv_len; ++j) {
     const HookContext at{p.request, kv_head * group, kv_head, -1, j, -1, p.qo_len, p.kv_len};
-    const std::int64_t from = (static_cast<std::int64_t>(j) * p.num_kv_heads + kv_head) * dim;
+    const std::int64_t from = static_cast<std::int64_t>(j) * p.num_kv_heads + kv_head;
     const auto key = [&](double x, double pair, int d) -> double {
       if constexpr (Hooks::has_key_transform)
         return rounded(p.rounding, hooks.key_transform(x, pair, d, at));
@@ -117,8 +120,8 @@ KeyRows key_rows(const Hooks& hooks, const ReferenceProblem& p, int kv_head) {
       else
         return (void)pair, (void)d, x;
     };
-    transform_row(p.k + from, rows.k.data() + j * dim, p.head_dim, Hooks::key_pair, key);
-    transform_row(p.v + from, rows.v.data() + j * dim, p.head_dim, Hooks::value_pair, value);
+    transform_row(p.k + from * k_dim, rows.k.data() + j * k_dim, p.head_dim, Hooks::key_pair, key);
+    transform_row(p.v + from * v_dim, rows.v.data() + j * v_dim, p.vo_dim(), Hooks::value_pair, value);
   }
   return rows;
 }
@@ -197,15 +200,15 @@ void attend_row(const Hooks& hooks, const ReferenceProblem& p, const KeyRows& ro
   }
   if (p.lse != nullptr) p.lse[index] = lse;
 
-  double* o = p.o + index * p.head_dim;
-  for (int d = 0; d < p.head_dim; ++d) o[d] = 0;
+  double* o = p.o + index * p.vo_dim();
+  for (int d = 0; d < p.vo_dim(); ++d) o[d] = 0;
   if (lse == minus_infinity) return;  // nothing to transform either: the output is exactly 0
   for (const KeptKey& key : kept) {
-    const double* v = rows.v.data() + static_cast<std::int64_t>(key.kv_pos) * p.head_dim;
-    for (int d = 0; d < p.head_dim; ++d) o[d] += key.logit * v[d];
+    const double* v = rows.v.data() + static_cast<std::int64_t>(key.kv_pos) * p.vo_dim();
+    for (int d = 0; d < p.vo_dim(); ++d) o[d] += key.logit * v[d];
   }
   if constexpr (Hooks::has_output_transform) {
-    for (int d = 0; d < p.head_dim; ++d) o[d] = hooks.output_transform(o[d], d, at);
+    for (int d = 0; d < p.vo_dim(); ++d) o[d] = hooks.output_transform(o[d], d, at);
   }
 }
 

@@ -72,6 +72,7 @@ std::int64_t ShapeWords::find(std::string_view word) const {
   if (word == "num_qo_heads") return num_qo_heads;
   if (word == "num_kv_heads") return num_kv_heads;
   if (word == "head_dim") return head_dim;
+  if (word == "head_dim_vo") return head_dim_vo;
   if (word == "num_qo_rows") return num_qo_rows;
   if (word == "num_requests") return num_requests;
   if (word == "qo_len") return qo_len;
@@ -82,7 +83,7 @@ std::int64_t ShapeWords::find(std::string_view word) const {
 const std::vector<std::string>& shape_word_names() {
   static const std::vector<std::string> names = {"num_qo_heads", "num_kv_heads", "num_qo_rows",
                                                  "num_requests", "qo_len",       "kv_len",
-                                                 "head_dim"};
+                                                 "head_dim",     "head_dim_vo"};
   return names;
 }
 

@@ -25,7 +25,7 @@ struct TensorAxis {
 
 // Sizes that the words stand for; -1: not known.
 struct ShapeWords {
-  std::int64_t num_qo_heads = -1, num_kv_heads = -1, head_dim = -1, num_qo_rows = -1;
+  std::int64_t num_qo_heads = -1, num_kv_heads = -1, head_dim = -1, head_dim_vo = -1, num_qo_rows = -1;
   std::int64_t num_requests = -1;
   std::int64_t qo_len = -1, kv_len = -1;  // the longest of the batch
   std::int64_t find(std::string_view word) const;

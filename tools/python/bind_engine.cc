@@ -31,7 +31,7 @@ void init_engine(PyEngine* self, nb::handle device, bool disk_cache,
 }
 
 void init_config(AttentionConfig* self, int num_qo_heads, int num_kv_heads, int head_dim,
-                 const std::string& variant, nb::handle q_dtype, nb::handle kv_dtype, int page_size,
+                 std::optional<int> head_dim_vo, const std::string& variant, nb::handle q_dtype, nb::handle kv_dtype, int page_size,
                  std::optional<float> sm_scale, std::optional<int> max_qo_len, bool batch_invariant,
                  bool share_prefixes, const char* append_kv, bool portable,
                  std::optional<ParamValues> constants) {
@@ -40,6 +40,7 @@ void init_config(AttentionConfig* self, int num_qo_heads, int num_kv_heads, int 
                              .num_qo_heads = num_qo_heads,
                              .num_kv_heads = num_kv_heads,
                              .head_dim = head_dim,
+                             .head_dim_vo = head_dim_vo.value_or(0),
                              .q_dtype = dtype,
                              .kv_dtype = kv_dtype.is_none() ? dtype : read_dtype(kv_dtype),
                              .page_size = page_size,
@@ -100,12 +101,14 @@ void bind_config(nb::module_& m) {
   nb::class_<AttentionConfig>(m, "AttentionConfig",
                               "A model's attention, as fixed when it is made.")
       .def("__init__", &init_config, nb::kw_only(), nb::arg("num_qo_heads"),
-           nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("variant") = "softmax",
+           nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("head_dim_vo") = nb::none(),
+           nb::arg("variant") = "softmax",
            nb::arg("q_dtype") = "bf16", nb::arg("kv_dtype") = nb::none(), nb::arg("page_size") = 16,
            nb::arg("sm_scale") = nb::none(), nb::arg("max_qo_len") = nb::none(),
            nb::arg("batch_invariant") = false, nb::arg("share_prefixes") = false,
            nb::arg("append_kv") = "none", nb::arg("portable") = false,
            nb::arg("constants") = nb::none(),
+           "head_dim_vo: head_dim of v and o; None is that of q and k.\n"
            "variant: name of a registered variant.\n"
            "q_dtype, kv_dtype: of q and o, of k and v: \"bf16\" or \"f16\" (torch and NumPy dtypes "
            "too), equal.\n"
@@ -130,6 +133,7 @@ void bind_config(nb::module_& m) {
       .def_ro("num_qo_heads", &AttentionConfig::num_qo_heads)
       .def_ro("num_kv_heads", &AttentionConfig::num_kv_heads)
       .def_ro("head_dim", &AttentionConfig::head_dim)
+      .def_prop_ro("head_dim_vo", &AttentionConfig::vo_dim)
       .def_prop_ro("q_dtype",
                    [](const AttentionConfig& c) { return std::string(name_of(c.q_dtype)); })
       .def_prop_ro("kv_dtype",

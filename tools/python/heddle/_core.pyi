@@ -73,8 +73,8 @@ class DeviceInfo:
 
 class AttentionConfig:
     def __init__(
-        self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, variant: str = "softmax", q_dtype: Any = "bf16",
-        kv_dtype: Any = None, page_size: int = 16, sm_scale: float | None = None, max_qo_len: int | None = None,
+        self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, head_dim_vo: int | None = None,
+        variant: str = "softmax", q_dtype: Any = "bf16", kv_dtype: Any = None, page_size: int = 16, sm_scale: float | None = None, max_qo_len: int | None = None,
         batch_invariant: bool = False, share_prefixes: bool = False, append_kv: str = "none", portable: bool = False,
         constants: Mapping[str, float] | None = None,
     ) -> None: ...
@@ -86,6 +86,8 @@ class AttentionConfig:
     def num_kv_heads(self) -> int: ...
     @property
     def head_dim(self) -> int: ...
+    @property
+    def head_dim_vo(self) -> int: ...
     @property
     def q_dtype(self) -> str: ...
     @property
@@ -197,8 +199,8 @@ class Engine:
     def attention(self, config: AttentionConfig) -> Attention: ...
     @overload
     def attention(
-        self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, variant: str = "softmax", q_dtype: Any = "bf16",
-        kv_dtype: Any = None, page_size: int = 16, sm_scale: float | None = None, max_qo_len: int | None = None,
+        self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, head_dim_vo: int | None = None,
+        variant: str = "softmax", q_dtype: Any = "bf16", kv_dtype: Any = None, page_size: int = 16, sm_scale: float | None = None, max_qo_len: int | None = None,
         batch_invariant: bool = False, share_prefixes: bool = False, append_kv: str = "none", portable: bool = False,
         constants: Mapping[str, float] | None = None,
     ) -> Attention: ...
