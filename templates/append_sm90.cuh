@@ -27,8 +27,12 @@
 // Slower: a quarter or an eighth of exp2 as polynomials on the FMA pipe (16k 580 / 559, 4x4k 410 / 426);
 //   pages of 16 as gathered K beside boxes of V (1x16k 559, 4x4k 525), all gathered (541, 505), boxes of whole
 //   rows, 4 KB each (575, 526).
-// soft_cap: 378 with tanh from ex2 and rcp (2^-21), 3 special functions a logit; 464 with tanh.approx, whose 2^-11
-//   is more than the contract leaves.
+// soft_cap: 366 with four special functions a logit (exp2 twice, the reciprocals of tanh and of a division by the
+//   cap), 464 with tanh.approx in place of two, whose 2^-11 is more than the contract leaves; 345 with a polynomial
+//   for the reciprocal of tanh, on tiles of 128, 96 and 64 keys alike.
+// Slower or the same, too: results through the query's tile and the copy engine (16x1k 402 to 444, 4x4k the same), no
+//   fence where tiles came through the copy engine, 192 x 64 (16x1k 400). One body for all steps, a stream's first
+//   among them, does not compile: ptxas then runs products one by one (C7512).
 // ncu, 16k ragged, second line: tensor pipe 70 % busy, issue slots 39 %.
 #pragma once
 

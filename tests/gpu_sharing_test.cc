@@ -20,7 +20,7 @@ TEST_CASE("sharing: prefixes on the GPU", "[gpu][sharing]") {
   compile_all(engine, configs);
   for (const AttentionConfig& config : configs) {
     Attention attention = engine.attention(config);
-    for (int batch = 0; batch < 3; ++batch) {
+    for (int batch = 0; batch < 2; ++batch) {
       Problem problem(engine, sharing_shape(random, config, {9000, 24, 300}), random.bits());
       Workspace workspace = attention.workspace(problem.maxima());
       plan_and_run(attention, workspace, problem);
@@ -35,5 +35,5 @@ TEST_CASE("sharing: prefixes on the GPU", "[gpu][sharing]") {
       CHECK(problem.o_bits() == bits);
     }
   }
-  CHECK(sharing >= 20);
+  CHECK(sharing >= 14);
 }
