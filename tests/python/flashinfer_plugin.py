@@ -5,7 +5,8 @@ the tests import, and for every other name an object whose call is refused by th
 sample of a fixed seed, spread evenly over the test functions, and counts what became of each:
 
   passed, failed, skipped   as pytest says
-  refused                   heddle said no in a sentence (a heddle.Error), wherever in the test
+  refused                   heddle said no in a sentence (an UnsupportedError or an InputError), wherever in the test;
+                            what a compiler or the driver refuses has failed
   timeout                   past --heddle-seconds
   unreached                 not begun before --heddle-until
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a wheel from a clean clone and tries it in fresh environments, with every CUDA toolkit out of reach:
 #
-#   1. pip builds it as `pip install .` does, CUDA's headers coming from PyPI
+#   1. `pip install .`, CUDA's headers coming from PyPI; the wheel that pip made of it is kept
 #   2. auditwheel finds the manylinux tag that it may carry, and tags it so: FOLDER/dist
 #   3. installed alone, it runs an example on the CPU device, and says what to install for a GPU
 #   4. with PyPI's nvidia-cuda-nvrtc beside it, it compiles kernels for a GPU that need not be here
@@ -33,13 +33,16 @@ mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 wheel=${2:+$(realpath "$2")}
 export HEDDLE_CACHE_DIR="$folder/cache" PIP_DISABLE_PIP_VERSION_CHECK=1
-rm -rf "${folder:?}"/{clone,built,dist,venv,tools,cache}
+rm -rf "${folder:?}"/{clone,pip,dist,venv,tools,cache}
+mkdir "$folder/pip"
 
 if [ -z "$wheel" ]; then
   git clone -q "$root" "$folder/clone"
   say "building $(git -C "$folder/clone" log -1 --format='%h %s')"
-  "${PYTHON:-python3}" -m pip wheel -q --no-deps -w "$folder/built" "$folder/clone"
-  wheel=$(echo "$folder"/built/*.whl)
+  "${PYTHON:-python3}" -m venv "$folder/venv"
+  (cd "$folder/clone" && TMPDIR=$folder/pip "$folder/venv/bin/pip" install -q --no-clean .)
+  wheel=$(find "$folder/pip" -name 'heddle-*.whl')
+  "$folder/venv/bin/python" -c 'import heddle; print(heddle.__file__, heddle.Engine("cpu"))'
 fi
 
 "${PYTHON:-python3}" -m venv "$folder/tools"
@@ -51,6 +54,7 @@ wheel=$(echo "$folder"/dist/*.whl)
 say "$(basename "$wheel"): $(stat -c %s "$wheel") bytes"
 case $wheel in *manylinux*) ;; *) say "the wheel has no manylinux tag" >&2; exit 1 ;; esac
 
+rm -rf "${folder:?}/venv" "${folder:?}/clone"
 "${PYTHON:-python3}" -m venv "$folder/venv"
 python=$folder/venv/bin/python
 "$python" -m pip install -q "$wheel"
