@@ -178,7 +178,7 @@ TEST_CASE("constants are in the text, run-time params are not", "[engine][render
   const std::string text = gpu_unit(variant, {{"slope", -1.5}, {"turns", -3}}).text;
   CHECK(count(text, "static constexpr Real slope = -0x1.8p+0f;") == 1);
   CHECK(count(text, "static constexpr int turns = -3;") == 1);
-  CHECK(count(text, "    Real cap;") == 1);
+  CHECK(count(text, "    RealParam cap;") == 1);
   CHECK(gpu_unit(variant, {{"slope", -1.5}, {"turns", -3}, {"cap", 99}}).text == text);
   CHECK(gpu_unit(variant, {{"slope", -1.25}, {"turns", -3}}).text != text);
   CHECK(gpu_unit(variant, {{"slope", -1.5}, {"turns", 4}}).text != text);

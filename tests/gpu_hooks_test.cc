@@ -21,6 +21,9 @@ const char* const kSpecs[] = {
     R"({"name": "normed_rotary", "compose": ["qk_norm", "rope", "causal"]})",
     R"({"name": "part_rotary", "hooks": {"key_transform": {"pair": "half_split", "rotary_dim": 24, "code":
         "return dim < 12 ? x - pair : dim < 24 ? x + pair : 0.5f * pair;"}}})",
+    R"({"name": "params_in_sums", "params": {"a": {"type": "f32", "default": 2.0}, "b": {"type": "f32", "default": 0.75}},
+        "hooks": {"logits_transform":
+          "float c = params.a; return logit / params.a * max(params.b, 0.5f) + min(params.a, params.b) / params.b - abs(params.b) / 4 + 2.0 / params.a - pow(params.b, c) / c;"}})",
     R"({"name": "every_third", "hooks": {"logits_mask": "return kv_pos % 3 != q_pos % 3;"}})",
     R"({"name": "plain_sum", "use_softmax": false, "mask": {"causal": true}, "hooks": {
         "logits_transform": "return sigmoid(logit - 4.0f);", "logits_mask": "return kv_pos >= 60;",
