@@ -2,6 +2,7 @@
 """Holds tests/cases.json, which says what became of each public bug report, against the tests there are.
 
     cases_test.py TEST_BINARY...
+    cases_test.py --run BUILD     runs those tests too, and prints each case with its tests and their results
 
 Every id of the log is there, every test that is named exists, and every test named after an id is in
 the table. A case without a test says why it cannot apply.
@@ -11,6 +12,9 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
+import textwrap
+import xml.etree.ElementTree
 
 HERE = pathlib.Path(__file__).resolve().parent
 LOG = [f"B{int(n):02}" for n in """
@@ -62,8 +66,73 @@ def self_test(table, known):
             sys.exit("A fault that was put into the table was not found.")
 
 
-def main(binaries):
+def results_of(binary, names):
+    """What became of each of these tests of one Catch2 binary."""
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, found = pathlib.Path(folder, "names"), pathlib.Path(folder, "found.xml")
+        wanted.write_text("".join(name.replace(",", "\\,").replace("[", "\\[") + "\n" for name in sorted(names)))
+        words = [binary.resolve(), "--input-file", wanted, "--reporter", "xml", "--out", found]
+        result = subprocess.run(words, capture_output=True, text=True, cwd=HERE.parent)
+        if result.returncode == 77:  # tests/gpu_main.cc
+            return dict.fromkeys(names, result.stdout.strip())
+        cases = xml.etree.ElementTree.parse(found).iter("TestCase")
+        return {case.get("name"): result_of(case) for case in cases}
+
+
+def result_of(case):
+    """passed, failed, or "skipped: ..." as a WARN of the test says it; Catch2 2 has no SKIP."""
+    warnings = [(warning.text or "").strip() for warning in case.iter("Warning")]
+    skipped = [warning for warning in warnings if warning.startswith("skipped")]
+    passed = case.find("OverallResult").get("success") == "true"
+    return "failed" if not passed else skipped[0] if skipped else "passed"
+
+
+def cli_results(command, names):
+    result = subprocess.run([sys.executable, HERE / "tools_cli_test.py", command, "-v", *(w for n in names for w in ("-k", n))],
+                            capture_output=True, text=True)
+    words = {"ok": "passed", "FAIL": "failed", "ERROR": "failed"}
+    return {f"tools_cli: {name}": words.get(word, word)
+            for name, word in re.findall(r"(?m)^(test_\w+) .*\.\.\. (.*)$", result.stderr)}
+
+
+def run(table, build):
+    """{test: result} of every test that the table names."""
+    names = {name for entry in table.values() for name in entry.get("tests", [])}
+    results = {}
+    for binary in binaries_of(build):
+        of_binary = names & tests_of(binary)
+        if of_binary:
+            results |= results_of(binary, of_binary)
+    cli = [name.removeprefix("tools_cli: ") for name in names if name.startswith("tools_cli: ")]
+    return results | cli_results(build / "heddle", cli)
+
+
+def print_results(table, results):
+    """A failed test, or one that no run reached, ends it with 1."""
+    counts = {}
+    for case, entry in sorted(table.items(), key=lambda item: int(item[0][1:])):
+        if "why_not" in entry:
+            print(f"{case:<5} none     {textwrap.shorten(entry['why_not'], 110, placeholder=' ...')}")
+        for test in entry.get("tests", []):
+            result = results.get(test, "missing")
+            word = result.split(":")[0]
+            counts[word] = counts.get(word, 0) + 1
+            print(f"{case:<5} {word:<8} {test}")
+    print(f"\n{len(table)} cases, {sum('why_not' in e for e in table.values())} without a test; of the tests "
+          + ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) + ".")
+    for reason in sorted({result for result in results.values() if result.startswith("skipped:")}):
+        print(reason)
+    return counts.get("failed", 0) + counts.get("missing", 0) > 0
+
+
+def binaries_of(build):
+    return [build / f"heddle_{name}_tests" for name in ("runtime", "planner", "engine", "mock", "gpu")]
+
+
+def main(words):
     table = json.loads((HERE / "cases.json").read_text())
+    runs = words[0] == "--run"
+    binaries = binaries_of(pathlib.Path(words[1])) if runs else words
     known = set().union(*map(tests_of, binaries))
     known |= {f"tools_cli: {name}" for name in re.findall(r"def (test_\w+)", (HERE / "tools_cli_test.py").read_text())}
     assert len(LOG) == 122
@@ -72,6 +141,8 @@ def main(binaries):
     if mistakes:
         sys.exit(1)
     self_test(table, known)
+    if runs:
+        sys.exit(print_results(table, run(table, pathlib.Path(words[1]))))
 
 
 if __name__ == "__main__":

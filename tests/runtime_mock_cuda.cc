@@ -1,11 +1,15 @@
 // A libcuda.so.1 that plays a driver on the CPU, for the paths that no machine without a GPU has.
 //
 // MOCK_CUDA chooses what it plays: "stub" (the toolkit's), "no_device", "old" (no
-// cuLaunchKernelEx), "no_func_load", "short" (launches without their figures), "quiet" (launches not
-// noted at all), or "NAME=CODE": the function NAME fails with the CUresult CODE. Each call is noted,
-// and mock_calls() gives the notes. Device memory is host memory. It has no cuda.h: the signatures
-// are the driver's, with every handle a pointer.
+// cuLaunchKernelEx), "no_func_load", "short" (launches without their figures), "quiet" (launches
+// not noted at all), or "NAME=CODE": the function NAME fails with the CUresult CODE. Each call is
+// noted, and mock_calls() gives the notes. Device memory is host memory, but that of a block of 1
+// GiB or more, which has addresses alone: what is copied there is dropped. It has no cuda.h: the
+// signatures are the driver's, with every handle a pointer.
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -85,8 +89,15 @@ int retain(void** context, int) {
 }
 int set_current(void* context) { return current = context, 0; }
 int get_current(void** context) { return *context = current, 0; }
-int push(void* context) { return current = context, note("cuCtxPushCurrent"); }
-int pop(void** context) { return *context = current, current = nullptr, note("cuCtxPopCurrent"); }
+std::vector<void*> below;  // the current context
+int push(void* context) {
+  return below.push_back(current), current = context, note("cuCtxPushCurrent");
+}
+int pop(void** context) {
+  *context = current, current = below.empty() ? nullptr : below.back();
+  if (!below.empty()) below.pop_back();
+  return note("cuCtxPopCurrent");
+}
 int synchronize() { return note("cuCtxSynchronize"); }
 int module_load(void** module, const void*) {
   return *module = handle("module"), note("cuModuleLoadData", std::to_string(capture_mode));
@@ -113,24 +124,45 @@ int launch(const LaunchConfig* config, void*, void** args, void**) {
   return current != nullptr ? code : kInvalidContext;
 }
 int quiet_launch(const LaunchConfig*, void*, void**, void**) { return 0; }
+constexpr std::size_t kHuge = std::size_t{1} << 30;
+std::map<const std::byte*, std::size_t> huge;
+bool is_huge(const void* pointer) {
+  const auto* at = static_cast<const std::byte*>(pointer);
+  auto after = huge.upper_bound(at);
+  return after != huge.begin() && at < (--after)->first + after->second;
+}
+void* reserve(std::size_t bytes) {
+  void* pointer =
+      mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  huge[static_cast<std::byte*>(pointer)] = bytes;
+  return pointer;
+}
 int mem_alloc(void** pointer, std::size_t bytes) {
   if (current == nullptr) return kInvalidContext;
-  return *pointer = std::malloc(bytes), note("cuMemAlloc");
+  return *pointer = bytes < kHuge ? std::malloc(bytes) : reserve(bytes), note("cuMemAlloc");
 }
-int mem_free(void* pointer) { return std::free(pointer), note("cuMemFree"); }
+int mem_free(void* pointer) {
+  if (!is_huge(pointer)) return std::free(pointer), note("cuMemFree");
+  auto* begin = static_cast<std::byte*>(pointer);
+  munmap(begin, huge[begin]);
+  return huge.erase(begin), note("cuMemFree");
+}
 int host_alloc(void** pointer, std::size_t bytes, unsigned) {
   return *pointer = std::malloc(bytes), note("cuMemHostAlloc");
 }
 int host_free(void* pointer) { return std::free(pointer), note("cuMemFreeHost"); }
 int copy(void* to, const void* from, std::size_t bytes) {
-  return std::memcpy(to, from, bytes), note("copy");
+  if (!is_huge(to) && !is_huge(from)) std::memcpy(to, from, bytes);
+  return note("copy");
 }
 int copy_async(void* to, const void* from, std::size_t bytes, void*) {
   if (current == nullptr) return kInvalidContext;
-  return std::memcpy(to, from, bytes), note("copy_async");
+  if (!is_huge(to) && !is_huge(from)) std::memcpy(to, from, bytes);
+  return note("copy_async");
 }
 int fill8(void* to, unsigned char value, std::size_t count, void*) {
-  return std::memset(to, value, count), 0;
+  if (!is_huge(to)) std::memset(to, value, count);
+  return 0;
 }
 int fill32(std::uint32_t* to, unsigned value, std::size_t count, void*) {
   for (std::size_t i = 0; i < count; ++i) to[i] = value;

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Drives the built `heddle` command: usage, exit codes, sentences, shapes of --json. Needs no GPU.
 
-    tools_cli_test.py PATH_OF_HEDDLE
+    tools_cli_test.py PATH_OF_HEDDLE [PATH_OF_MOCK_CUDA PATH_OF_MOCK_CUBLAS]
 """
 import json
 import os
 import pathlib
+import pty
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import tempfile
 import unittest
 
 HEDDLE = ""
+MOCKS = []
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERBS = ["demo", "verify", "variants", "compile", "plan", "bench", "cache"]
 SPEC = {"name": "steep", "params": {"slope": {"type": "f32", "default": 2.0}},
@@ -63,6 +65,10 @@ class Usage(Command):
         text = self.done()
         for verb in VERBS:
             self.assertRegex(text, rf"(?m)^  {verb} ")
+
+    def test_version(self):
+        self.assertRegex(self.done("--version"), r"^heddle \d+\.\d+\.\d+$")
+        self.assertEqual(self.done("help"), self.done())
 
     def test_every_verb_has_help(self):
         for verb in VERBS:
@@ -281,6 +287,98 @@ class Run(Command):
                      says="cap")
 
 
+class MockGpu(Command):
+    """The command on a driver that runs no kernel: every result is wrong, and must be called so."""
+
+    def setUp(self):
+        super().setUp()
+        if not MOCKS:
+            self.skipTest("no mock driver was named")
+        for name, library in zip(["libcuda.so.1", "libcublas.so.13", "libcublasLt.so.13"], [*MOCKS, MOCKS[1]]):
+            (self.folder / name).symlink_to(library)
+        self.gpu = {"LD_LIBRARY_PATH": f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}", "MOCK_CUDA": "quiet",
+                    "HEDDLE_CACHE_DIR": str(self.folder / "cache")}
+
+    def figures(self, *words, **environment):
+        """Of a run that ends with 1; skips where nothing can be compiled."""
+        path = self.folder / "figures.json"
+        result = heddle(*words, "--device", "cuda", "--json", path, **self.gpu, **environment)
+        if "NVRTC" in result.stderr:
+            self.skipTest("no NVRTC here")
+        self.assertEqual((result.returncode, result.stderr), (1, ""), result.stdout)
+        self.said = result.stdout
+        return json.loads(path.read_text())
+
+    def test_demo_says_which_steps_are_wrong(self):
+        figures = self.figures("demo")
+        self.assertEqual((figures["ok"], figures["device"]), (False, "Mock H200"))
+        self.assertEqual([step["ok"] for step in figures["steps"]], [step["requests"] == 0 for step in figures["steps"]])
+        self.assertRegex(self.said, r"device +Mock H200 \(sm_90a\)")
+        self.assertIn("11 steps x 4 layers, with wrong results\nthe one graph has 3 nodes", self.said)
+
+    def test_verify_says_that_it_is_wrong(self):
+        figures = self.figures("verify", "--qo", "2x1", "--kv", "2x40", "--max-qo-len", 1)
+        self.assertEqual((figures["ok"], figures["device"]), (False, "cuda"))
+
+    def test_bench_times_nothing_that_is_wrong(self):
+        shape = {"kind": "decode", "qo": "2x1", "kv": "2x64", "heads": [4, 2, 64], "page": 16}
+        file = self.write("workloads.json", {"workloads": [{"name": "w", **shape}]})
+        figures = self.figures("bench", "--workloads", file, "--append", "--graph-maxima", "--host")
+        # The mock's events are 1.5 ms apart: 4 GiB twice, and six products of 8192.
+        self.assertAlmostEqual(figures["ceilings"]["read_TBps"], 2 * 2**32 / 1.5e-3 / 1e12, delta=0.01)
+        self.assertAlmostEqual(figures["ceilings"]["matmul_TFLOPs"], 6 * 2 * 8192**3 / 1.5e-3 / 1e12, delta=1)
+        self.assertRegex(figures["rows"][0]["error"], "wrong")
+        self.assertNotIn("us", figures["rows"][0])
+        self.assertRegex(figures["graph_maxima"]["error"], "^with maxima of 8 requests a wrong")
+        self.assertAlmostEqual(figures["append"]["copy_TBps"], 2 * 2 * 2**30 / 1.5e-3 / 1e12, delta=0.01)
+        for row in figures["append"]["rows"]:
+            self.assertRegex(row["error"], "is not what its page holds", row)
+        costs = {row["cost"]: row for row in figures["host"]}
+        for cost in ["plan_64", "run", "run_gemma2_params", "attention_disk", "memory_hit", "disk_hit", "compile_cold"]:
+            self.assertGreater(costs[cost]["us"], 0, cost)
+
+    def test_bench_says_why_a_ceiling_is_missing(self):
+        file = self.write("workloads.json", {"workloads": [
+            {"name": "w", "kind": "mla", "qo": "2x1", "kv": "2x64", "heads": [4, 2, 64], "page": 16},
+            {"name": "x", "kind": "decode", "qo": [], "kv": [], "heads": [4, 2, 64], "page": 16}]})
+        figures = self.figures("bench", "--workloads", file, MOCK_CUBLAS="13")
+        self.assertIsNone(figures["ceilings"]["matmul_TFLOPs"])
+        self.assertIn("cublasGemmEx answered 13 where 0 means success.", self.said)
+        self.assertEqual([row["error"] for row in figures["rows"]], ["MLA has no pipeline yet", "it has no request"])
+
+    def test_cache_warms_what_a_second_run_finds(self):
+        file = self.write("configs.json", [{"variant": "softmax", "heads": [4, 2, 64], "max_qo_len": 1}])
+        first = heddle("cache", "warm", file, "--device", "cuda", **self.gpu)
+        if "NVRTC" in first.stderr:
+            self.skipTest("no NVRTC here")
+        self.assertRegex(first.stdout, "decode for sm_90a: compiled")
+        for words in (["--device", "cuda"], ["--arch", "sm_90a"]):
+            self.assertRegex(heddle("cache", "warm", file, *words, **self.gpu).stdout, "decode for sm_90a: disk")
+        path = self.folder / "figures.json"
+        listed = self.done("cache", "list", "--json", path, **self.gpu)
+        self.assertIn("1 kernels", listed)
+        self.assertEqual([(row["arch"], row["bytes"] > 0) for row in json.loads(path.read_text())], [("sm_90a", True)])
+        self.assertIn("1 kernels removed", self.done("cache", "clear", **self.gpu))
+
+    def test_a_driver_that_fails_is_a_sentence(self):
+        result = heddle("verify", "--device", "cuda", **{**self.gpu, "MOCK_CUDA": "cuMemAlloc=2"})
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, r"^heddle: .*(CUDA_ERROR_OUT_OF_MEMORY|NVRTC)")
+        self.assertIn("CPU: the CUDA driver finds no device", self.done("demo", **{**self.gpu, "MOCK_CUDA": "no_device"}))
+
+
+class Terminal(Command):
+    def test_progress_is_shown_on_a_terminal_and_wiped(self):
+        ours, theirs = pty.openpty()
+        subprocess.run([HEDDLE, "bench", "--device", "cpu", "--growth", "--growth-keys", "128"], stdout=subprocess.PIPE,
+                       stderr=theirs, check=True, timeout=600)
+        os.close(theirs)
+        shown = os.read(ours, 4096).decode()
+        os.close(ours)
+        self.assertRegex(shown, r"\[2/2\] ")
+        self.assertTrue(shown.endswith("\r\x1b[K"), repr(shown))
+
+
 class Readme(Command):
     def test_the_examples_compile(self):
         codes = re.findall(r"```cpp\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
@@ -295,4 +393,5 @@ class Readme(Command):
 
 if __name__ == "__main__":
     HEDDLE = sys.argv.pop(1)
+    MOCKS = [sys.argv.pop(1) for word in sys.argv[1:3] if word.endswith(".so")]
     unittest.main()
