@@ -56,6 +56,15 @@ class Batch:
         ids = self.pages[self.kv_indptr[r]:self.kv_indptr[r + 1]].long()
         return (x[ids].flatten(0, 1)[:self.kv_lens[r]] for x in (self.k, self.v))
 
+    def put_new_rows(self, new_k, new_v):
+        """Into K and V: each request's last keys, as many as it has query rows."""
+        for r, length in enumerate(self.kv_lens):
+            rows = torch.arange(self.qo_indptr[r], self.qo_indptr[r + 1], device=GPU)
+            position = length - self.qo_indptr[r + 1] + rows
+            ids = self.pages[self.kv_indptr[r] + position // self.page].long()
+            self.k[ids, position % self.page] = new_k[rows]
+            self.v[ids, position % self.page] = new_v[rows]
+
     def error(self, o=None, lse=None, lse_factor=1.0, **words):
         """The largest errors of o and lse."""
         o, lse = self.o if o is None else o, self.lse if lse is None else lse

@@ -138,6 +138,73 @@ def graph(engine):
 
 
 @item
+def append_kv(engine):
+    """New rows, views of a fused array, into their pages and attention over them: directly, and in one graph."""
+    made = make(engine, append_kv="copy")
+    workspace = room(made)
+    said = []
+    for lengths in (DECODE, MIXED):
+        for in_graph in (False, True):
+            batch = Batch(*lengths)
+            qkv = random(len(batch.q), HEADS + 2 * KV_HEADS, DIM, seed=9)
+            batch.q, new_k, new_v = qkv.split([HEADS, KV_HEADS, KV_HEADS], 1)
+            k, v = batch.k.clone(), batch.v.clone()
+            batch.put_new_rows(new_k, new_v)  # what the check reads
+
+            def both():
+                made.append_kv(workspace, new_k, new_v, k, v, kv_indices=batch.pages)  # noqa: B023
+                made.run(workspace, batch.q, k, v, batch.o, kv_indices=batch.pages, lse=batch.lse)  # noqa: B023
+            made.plan(workspace, *batch.lists())
+            if in_graph:
+                captured = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(captured):
+                    both()
+                captured.replay()
+            else:
+                both()
+            said.append(batch.error(causal=True))
+            assert torch.equal(k, batch.k) and torch.equal(v, batch.v), "the pages hold something else"
+    return "; ".join(said)
+
+
+@item
+def merge_states(engine):
+    o = random(5, 300, HEADS, DIM, seed=3, dtype=torch.float32)
+    lse = 20 * random(5, 300, HEADS, seed=4, dtype=torch.float32)
+    lse[:, 0, 0], lse[1:3, 5], o[1:3, 5] = -torch.inf, -torch.inf, torch.nan
+    weights = torch.softmax(lse.double(), 0).nan_to_num(0)
+    wanted = (weights[..., None] * o.double().nan_to_num(0)).sum(0)
+    merge = engine.merge_states(head_dim=DIM)
+    found, found_lse = torch.empty_like(o[0], dtype=torch.bfloat16), torch.empty_like(lse[0])
+    for states in ((o, lse), list(zip(o, lse))):
+        found.fill_(torch.nan)
+        merge.run(states, found, found_lse)
+        torch.cuda.synchronize()
+        worst = ((found.double() - wanted).abs() / wanted.abs().clamp(min=1)).max().item()  # bfloat16 keeps 2^-8
+        exact = torch.logsumexp(lse.double(), 0)
+        worst_lse = torch.where(exact == found_lse, 0, (found_lse - exact).abs()).max().item()
+        assert worst < 0.004 and worst_lse < 1e-4, f"o {worst:.3g}, lse {worst_lse:.3g}"
+    return f"o {worst:.1e}, lse {worst_lse:.1e}"
+
+
+@item
+def shared_prefix(engine):
+    made, batch = make(engine, share_prefixes=True), Batch([1] * 16, [16000 + 30 * i for i in range(16)])
+    of = batch.kv_indptr
+    for r in range(1, 16):
+        batch.pages[of[r]:of[r] + 990] = batch.pages[:990]
+    workspace = room(made, tokens=1 << 19)
+    said = []
+    for shared in (True, False):
+        summary = made.plan(workspace, *batch.lists(), kv_indices=batch.pages.cpu() if shared else None)
+        batch.o.fill_(torch.nan)
+        made.run(workspace, batch.q, batch.k, batch.v, batch.o, kv_indices=batch.pages, lse=batch.lse)
+        said.append(f"{summary.shared_keys} keys shared: {batch.error(causal=True)}")
+        assert (summary.shared_prefixes == 1) == shared, summary.shared_prefixes
+    return "; ".join(said)
+
+
+@item
 def streams(engine):
     """PyTorch's current stream, and one given as an integer or an object, ordered behind one another."""
     made, workspace = make(engine), None
