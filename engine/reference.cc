@@ -9,13 +9,15 @@
 namespace heddle {
 namespace {
 
+int num_rows(const ReferenceInput& in) { return in.num_rows < 0 ? in.qo_len : in.num_rows; }
+
 void check_input(const ReferenceInput& in) {
   const auto need = [](const char* name, std::size_t found, std::int64_t wanted) {
     if (static_cast<std::int64_t>(found) != wanted)
       fail(ErrorKind::invalid_argument, "The reference's {} has {} elements; its shape asks for {}.", name, found, wanted);
   };
   const std::int64_t kv = std::int64_t{in.kv_len} * in.num_kv_heads * in.head_dim;
-  need("q", in.q.size(), std::int64_t{in.qo_len} * in.num_qo_heads * in.head_dim);
+  need("q", in.q.size(), std::int64_t{num_rows(in)} * in.num_qo_heads * in.head_dim);
   need("k", in.k.size(), kv);
   need("v", in.v.size(), kv);
 }
@@ -41,11 +43,12 @@ ReferenceResult reference(const Engine&, const Variant& variant, const ParamValu
   pack_tensors(variant, layout, in.tensors, {}, values, args);
   ReferenceResult result;
   result.o.resize(in.q.size());
-  result.lse.resize(static_cast<std::size_t>(in.qo_len) * in.num_qo_heads);
+  result.lse.resize(static_cast<std::size_t>(num_rows(in)) * in.num_qo_heads);
   ReferenceProblem problem;
   problem.num_qo_heads = in.num_qo_heads, problem.num_kv_heads = in.num_kv_heads, problem.head_dim = in.head_dim;
   problem.request = in.request, problem.qo_begin = in.qo_begin;
   problem.qo_len = in.qo_len, problem.kv_len = in.kv_len;
+  problem.row_begin = in.row_begin, problem.num_rows = in.num_rows;
   problem.sm_scale = in.sm_scale != 0 ? in.sm_scale : 1 / std::sqrt(static_cast<double>(in.head_dim));
   problem.mask = variant.bounds(values);
   problem.rounding = in.rounding;
