@@ -10,6 +10,7 @@ namespace heddle {
 namespace {
 
 int vo_dim(const ReferenceInput& in) { return in.head_dim_vo != 0 ? in.head_dim_vo : in.head_dim; }
+int num_rows(const ReferenceInput& in) { return in.num_rows < 0 ? in.qo_len : in.num_rows; }
 
 void check_input(const ReferenceInput& in) {
   const auto need = [](const char* name, std::size_t found, std::int64_t wanted) {
@@ -17,7 +18,7 @@ void check_input(const ReferenceInput& in) {
       fail(ErrorKind::invalid_argument, "The reference's {} has {} elements; its shape asks for {}.", name, found, wanted);
   };
   const std::int64_t kv = std::int64_t{in.kv_len} * in.num_kv_heads;
-  need("q", in.q.size(), std::int64_t{in.qo_len} * in.num_qo_heads * in.head_dim);
+  need("q", in.q.size(), std::int64_t{num_rows(in)} * in.num_qo_heads * in.head_dim);
   need("k", in.k.size(), kv * in.head_dim);
   need("v", in.v.size(), kv * vo_dim(in));
 }
@@ -42,13 +43,14 @@ ReferenceResult reference(const Engine&, const Variant& variant, const ParamValu
   pack_params(variant, layout, values, args);
   pack_tensors(variant, layout, in.tensors, {}, values, args);
   ReferenceResult result;
-  result.o.resize(static_cast<std::size_t>(in.qo_len) * in.num_qo_heads * vo_dim(in));
-  result.lse.resize(static_cast<std::size_t>(in.qo_len) * in.num_qo_heads);
+  result.o.resize(static_cast<std::size_t>(num_rows(in)) * in.num_qo_heads * vo_dim(in));
+  result.lse.resize(static_cast<std::size_t>(num_rows(in)) * in.num_qo_heads);
   ReferenceProblem problem;
   problem.num_qo_heads = in.num_qo_heads, problem.num_kv_heads = in.num_kv_heads, problem.head_dim = in.head_dim;
   problem.head_dim_vo = in.head_dim_vo;
   problem.request = in.request, problem.qo_begin = in.qo_begin;
   problem.qo_len = in.qo_len, problem.kv_len = in.kv_len;
+  problem.row_begin = in.row_begin, problem.num_rows = in.num_rows;
   problem.sm_scale = in.sm_scale != 0 ? in.sm_scale : 1 / std::sqrt(static_cast<double>(in.head_dim));
   problem.mask = variant.bounds(values);
   problem.rounding = in.rounding;

@@ -18,8 +18,9 @@ struct ReferenceInput {
   int request = 0;   // its index in the batch, and
   int qo_begin = 0;  // its first row there: hooks see both
   int qo_len = 0, kv_len = 0;
+  int row_begin = 0, num_rows = -1;  // of the qo_len rows those that are asked for; -1: all
   double sm_scale = 0;               // 0: 1 / sqrt(head_dim)
-  std::span<const double> q;         // [qo_len, num_qo_heads, head_dim]
+  std::span<const double> q;         // [num_rows, num_qo_heads, head_dim]
   std::span<const double> k, v;      // [kv_len, num_kv_heads, head_dim]; v with head_dim_vo
   // f16 or bf16: a plain computation that rounds just where a tensor-core kernel must before it has
   // an output (weights, transformed rows). Its distance from the exact one is the yardstick for
@@ -29,8 +30,8 @@ struct ReferenceInput {
 };
 
 struct ReferenceResult {
-  std::vector<double> o;    // [qo_len, num_qo_heads, head_dim_vo]
-  std::vector<double> lse;  // [qo_len, num_qo_heads], natural log; -inf where a row sees no key
+  std::vector<double> o;    // [num_rows, num_qo_heads, head_dim_vo]
+  std::vector<double> lse;  // [num_rows, num_qo_heads], natural log; -inf where a row sees no key
 };
 
 // `params` holds constants too. Compiles the variant for the host unless it is built in.

@@ -230,6 +230,26 @@ class Run(Command):
         self.assertEqual([row.get("plain") for row in rows], [None, None, "row0", "row0", "row0", None])
         self.assertGreater(rows[3]["of_plain"], 0)
 
+    def test_bench_tables_run_where_only_names_them(self):
+        shape = {"kind": "decode", "qo": "8x1", "kv": "8x300", "heads": [4, 2, 64], "page": 16}
+        shared = {**shape, "shared": [[8, 128], [2, 64]]}
+        sparse = {**shape, "kind": "append", "qo": "4x64", "kv": "4x128", "page": 64}
+        file = self.write("tables.json", {"workloads": [{"name": "plain", **shape}], "tables": {
+            "shared": [{"name": "flat", **shared}, {"name": "once", **shared, "share_prefixes": True, "beside": "flat"}],
+            "sparse": [{"name": "dense", **sparse, "qo": [256], "kv": [256]},
+                       {"name": "half", **sparse, "pool": 256, "beside": "dense"},
+                       {"name": "composed", **sparse, "compose": ["causal", "alibi"], "beside": "dense"}]}})
+        rows = self.figures("bench", "--device", "cpu", "--workloads", file)["rows"]
+        self.assertEqual([row["workload"] for row in rows], ["plain"])
+        rows = self.figures("bench", "--device", "cpu", "--workloads", file, "--only", "shared,sparse")["rows"]
+        self.assertEqual([row.get("beside") for row in rows], [None, "flat", None, "dense", "dense"])
+        self.assertTrue(all("us" in row for row in rows), rows)
+        self.assertEqual((rows[1]["of_work"], rows[3]["of_work"]), (1, 0.5))
+        self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"beside": "rwo0"}), says="row0")
+        self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"shared": [[2, 40]]}), says="whole pages")
+        self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"shared": [[2, 16], [3, 16]]}), says="divide")
+        self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"pool": 160}), says="300")
+
     def test_bench_batch_invariant(self):
         file = self.workloads({}, {"batch_invariant": True}, {"kind": "append", "qo": [5, 1, 70], "causal": True})
         rows = self.figures("bench", "--device", "cpu", "--workloads", file)["rows"]

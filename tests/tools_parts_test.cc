@@ -78,9 +78,17 @@ TEST_CASE("workload: a variant's declared mask decides what is counted", "[tools
   CHECK_THROWS_WITH(settle_variant(engine, w), contains("window"));
 }
 
+TEST_CASE("workload: keys that requests share are counted once", "[tools]") {
+  const std::string shape = R"("qo": "8x1", "kv": "8x100", "heads": [2, 1, 8], "page": 4)";
+  // Eight share 40 keys, each two of them 20 more; the last 40 are their own.
+  CHECK(only_workload(shape + R"(, "shared": [[8, 40], [2, 20]])").kv_bytes() == 2.0 * (40 + 4 * 20 + 8 * 40) * 2 * 8);
+  CHECK(only_workload(shape + R"(, "pool": 120)").kv_bytes() == 2.0 * 120 * 2 * 8);
+  CHECK(only_workload(shape + R"(, "pool": 120)").flops() == only_workload(shape).flops());
+}
+
 TEST_CASE("workload: the built-in list is whole", "[tools]") {
   const auto workloads = read_workloads(embedded_text("tools/workloads.json"), "workloads.json");
-  CHECK(workloads.size() == 45);
+  CHECK(workloads.size() == 45 + 6 + 4 + 20 + 5);
   CHECK(workloads.at(5).name == "decode_b64_4k");
   CHECK(workloads.at(5).layers() == 2);
   CHECK(workloads.at(0).layers() == 24);

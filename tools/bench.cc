@@ -34,6 +34,15 @@ bool starts_with_any(const std::string& name, const std::string& prefixes) {
   return prefixes.empty();
 }
 
+// Rows of a table run where --only begins their name or is the table's.
+bool is_wanted(const Workload& w, const std::string& only) {
+  if (w.table.empty() || only.empty()) return w.table.empty() && starts_with_any(w.name, only);
+  std::istringstream list(only);
+  for (std::string word; std::getline(list, word, ',');)
+    if (word == w.table) return true;
+  return starts_with_any(w.name, only);
+}
+
 // What was asked for.
 struct Wanted {
   std::string file, only, device = "auto", json, beside;
@@ -53,8 +62,7 @@ std::vector<Workload> chosen_workloads(Engine& engine, const Wanted& wanted) {
                                                : read_text_file(wanted.file);
   std::vector<Workload> workloads =
       read_workloads(text, wanted.file.empty() ? "the built-in list" : wanted.file);
-  std::erase_if(workloads,
-                [&](const Workload& w) { return !starts_with_any(w.name, wanted.only); });
+  std::erase_if(workloads, [&](const Workload& w) { return !is_wanted(w, wanted.only); });
   if (workloads.empty()) {
     fail(ErrorKind::invalid_argument,
          "No workload's name starts with `{}`; leave --only out to run them all.", wanted.only);
@@ -93,6 +101,21 @@ void compare_to_plain(const std::vector<Workload>& workloads, std::vector<BenchR
       if (!rows[j].not_run.empty()) continue;
       rows[i].plain = rows[j].workload;
       rows[i].of_plain = rows[i].tbps / rows[j].tbps;
+    }
+  }
+}
+
+// Finds the row that another names, where both have run. `rows` stand as `workloads` do.
+void compare_beside(const std::vector<Workload>& workloads, std::vector<BenchRow>& rows) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (const BenchRow& other : rows) {
+      if (other.workload != workloads[i].beside || !other.not_run.empty() || !rows[i].not_run.empty()) continue;
+      BenchRow& row = rows[i];
+      row.beside = other.workload;
+      row.beside_us = other.us, row.beside_plan_us = other.plan_us;
+      row.of_time = row.us / other.us;
+      row.of_work = workloads[i].kind == "decode" ? row.bytes / other.bytes
+                                                  : row.tflops * row.us / (other.tflops * other.us);
     }
   }
 }
@@ -147,7 +170,9 @@ class Bench {
       std::fflush(stdout);
     }
     compare_to_plain(workloads_, rows);
-    if (const std::string table = plain_table(rows); !table.empty()) show(table);
+    compare_beside(workloads_, rows);
+    for (const std::string& table : {plain_table(rows), beside_table(rows)})
+      if (!table.empty()) show(table);
     json_["rows"] = bench_json("", ceilings_, rows, best())["rows"];
   }
 
@@ -213,7 +238,7 @@ int bench(const Arguments& arguments) {
       "--only or --workloads with them runs both.");
   options.text(wanted.file, "--workloads",
                "JSON list of workloads; the built-in ones where left out");
-  options.text(wanted.only, "--only", "run those whose names start with this; several with commas");
+  options.text(wanted.only, "--only", "run those whose names start with this; several with commas. Of tables: shared, tree, variants, sparse");
   options.flag(wanted.growth, "--growth",
                "decode over batch 1 to 1024 and over 128 to 1M keys, beside a smooth line");
   options.number(wanted.growth_keys, "--growth-keys",

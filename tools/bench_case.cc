@@ -12,6 +12,7 @@ namespace heddle::tools {
 namespace {
 
 constexpr int kLeastLaunches = 8;  // of a timed graph
+constexpr std::uint64_t kSeed = 3;  // of a variant's tensors
 
 }  // namespace
 
@@ -25,13 +26,17 @@ AttentionConfig config_of(const Workload& w, const std::string& variant) {
           .kv_dtype = w.dtype,
           .page_size = w.page_size,
           .max_qo_len = *std::max_element(w.qo_lens.begin(), w.qo_lens.end()),
-          .batch_invariant = w.batch_invariant};
+          .batch_invariant = w.batch_invariant,
+          .share_prefixes = w.share_prefixes};
 }
 
 BenchCase::BenchCase(Engine& engine, RandomBlocks& blocks, const Workload& w)
     : on_gpu_(engine.device().kind == DeviceKind::cuda),
       data_(blocks, w),
-      rule_(variant_of(engine, w)) {
+      rule_(variant_of(engine, w)),
+      own_(engine, rule_.variant, shape_words(config_of(w, rule_.variant.name), w.qo_lens, w.kv_lens), rule_.params,
+           kSeed) {
+  rule_.tensors = own_.on_host();
   engine.register_variant(rule_.variant);
   first_s_ = seconds_of([&] { make_attention(engine); });
 }
@@ -66,7 +71,7 @@ BenchRow BenchCase::measure() {
       30, [&] { wait(); }, [&] { plan(); });
   wait();
   row.us = run_us();
-  row.bytes = w.bytes();
+  row.bytes = w.bytes() + own_.bytes();
   row.tbps = row.bytes / row.us / 1e6;
   row.tflops = w.flops() / row.us / 1e6;
   return row;

@@ -3,6 +3,7 @@
 
 #include "tools/bench_data.h"
 #include "tools/bench_report.h"
+#include "tools/variant_tensors.h"
 
 namespace heddle::tools {
 
@@ -16,7 +17,9 @@ class BenchCase {
 
   void plan() { attention_.plan(data_.batch(), workspace_, nullptr, rule_.params); }
   void run(int layer, Stream stream) {
-    attention_.run(workspace_, data_.tensors(layer), rule_.params, stream);
+    Tensors tensors = data_.tensors(layer);
+    tensors.variant = own_.on_device();
+    attention_.run(workspace_, tensors, rule_.params, stream);
   }
   void wait() const;  // until the device has nothing to do
 
@@ -27,6 +30,7 @@ class BenchCase {
   bool on_gpu_;
   BenchData data_;
   WorkloadVariant rule_;
+  VariantTensors own_;
   Attention attention_;
   Workspace workspace_;
   double first_s_ = 0;

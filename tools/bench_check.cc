@@ -1,10 +1,11 @@
 // Sampled rows of a workload in double precision: straight from the definition where it asks for no
 // more than causal, a soft cap and a window, by the reference of any variant where it names one.
-// That one wants whole requests.
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -87,62 +88,65 @@ void compare_row(const BenchData& data, int request, int row,
 
 using RowOf = const std::uint16_t* (BenchData::*)(int request, int position, int head) const;
 
-// [count, heads, dim]
-std::vector<double> gather(const BenchData& data, RowOf row_of, int request, int count, int heads, int dim) {
-  std::vector<double> values;
-  values.reserve(std::size_t(count) * heads * dim);
-  for (int i = 0; i < count; ++i) {
+// Positions [begin, end): [position, head, dim].
+std::vector<double> gather(const BenchData& data, RowOf row_of, int request, int begin, int end, int heads, int dim) {
+  std::vector<double> values(std::size_t(end - begin) * heads * dim);
+  parallel_for(end - begin, [&](int i) {
+    double* to = values.data() + std::size_t(i) * heads * dim;
     for (int head = 0; head < heads; ++head) {
-      const std::uint16_t* row = (data.*row_of)(request, i, head);
-      for (int d = 0; d < dim; ++d) values.push_back(to_float(row[d], data.workload().dtype));
+      const std::uint16_t* row = (data.*row_of)(request, begin + i, head);
+      for (int d = 0; d < dim; ++d) *to++ = to_float(row[d], data.workload().dtype);
     }
-  }
+  });
   return values;
 }
 
-// Every row of one request by the variant's reference.
-std::vector<double> reference_of(const BenchData& data, const WorkloadVariant& rule, int request) {
+using Row = std::function<std::vector<double>(int row, int head)>;
+
+// Rows of one request by the variant's reference.
+Row reference_of(const BenchData& data, const WorkloadVariant& rule, int request, const std::set<int>& rows) {
   const Workload& w = data.workload();
-  const int qo_len = w.qo_lens[request], kv_len = w.kv_lens[request];
-  const std::vector<double> q =
-      gather(data, &BenchData::q_row, request, qo_len, w.heads.num_qo_heads, w.heads.head_dim);
+  const int kv_len = w.kv_lens[request], heads = w.heads.num_qo_heads, vo_dim = w.heads.vo_dim();
   const std::vector<double> k =
-      gather(data, &BenchData::k_row, request, kv_len, w.heads.num_kv_heads, w.heads.head_dim);
-  const std::vector<double> v =
-      gather(data, &BenchData::v_row, request, kv_len, w.heads.num_kv_heads, w.heads.vo_dim());
-  const ReferenceInput input{.num_qo_heads = w.heads.num_qo_heads,
-                             .num_kv_heads = w.heads.num_kv_heads,
-                             .head_dim = w.heads.head_dim,
-                             .head_dim_vo = w.heads.head_dim_vo,
-                             .request = request,
-                             .qo_begin = data.batch().qo_indptr[request],
-                             .qo_len = qo_len,
-                             .kv_len = kv_len,
-                             .q = q,
-                             .k = k,
-                             .v = v};
-  return reference(data.engine(), rule.variant, rule.params, input).o;
+      gather(data, &BenchData::k_row, request, 0, kv_len, w.heads.num_kv_heads, w.heads.head_dim);
+  const std::vector<double> v = gather(data, &BenchData::v_row, request, 0, kv_len, w.heads.num_kv_heads, vo_dim);
+  std::map<int, std::vector<double>> outputs;
+  for (const int row : rows) outputs[row];
+  parallel_for(int(rows.size()), [&](int i) {
+    const auto entry = std::next(outputs.begin(), i);
+    const std::vector<double> q =
+        gather(data, &BenchData::q_row, request, entry->first, entry->first + 1, heads, w.heads.head_dim);
+    const ReferenceInput input{.num_qo_heads = heads,
+                               .num_kv_heads = w.heads.num_kv_heads,
+                               .head_dim = w.heads.head_dim,
+                               .head_dim_vo = w.heads.head_dim_vo,
+                               .request = request,
+                               .qo_begin = data.batch().qo_indptr[request],
+                               .qo_len = w.qo_lens[request],
+                               .kv_len = kv_len,
+                               .row_begin = entry->first,
+                               .num_rows = 1,
+                               .q = q,
+                               .k = k,
+                               .v = v,
+                               .tensors = rule.tensors};
+    entry->second = reference(data.engine(), rule.variant, rule.params, input).o;
+  });
+  return [outputs, vo_dim](int row, int head) {
+    const auto begin = outputs.at(row).begin() + std::ptrdiff_t(head) * vo_dim;
+    return std::vector<double>(begin, begin + vo_dim);
+  };
 }
 
 void compare_request(const BenchData& data, const WorkloadVariant& rule, int request,
                      OutputError& found) {
   const Workload& w = data.workload();
-  const int qo_len = w.qo_lens[request], dim = w.heads.vo_dim();
+  const int qo_len = w.qo_lens[request];
   if (qo_len == 0) return;
-  const bool is_named = !w.variant.empty();
-  const std::vector<double> whole =
-      is_named ? reference_of(data, rule, request) : std::vector<double>();
-  for (const int row : std::set<int>{0, qo_len / 3, qo_len - 1}) {
-    compare_row(
-        data, request, row,
-        [&](int head) {
-          if (!is_named) return output_of(data, request, row, head);
-          const auto begin =
-              whole.begin() + (std::ptrdiff_t(row) * w.heads.num_qo_heads + head) * dim;
-          return std::vector<double>(begin, begin + dim);
-        },
-        found);
-  }
+  const std::set<int> rows{0, qo_len / 3, qo_len - 1};
+  Row right = [&](int row, int head) { return output_of(data, request, row, head); };
+  if (!w.variant.empty()) right = reference_of(data, rule, request, rows);
+  for (const int row : rows) compare_row(data, request, row, [&](int head) { return right(row, head); }, found);
 }
 
 }  // namespace

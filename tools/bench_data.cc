@@ -1,7 +1,6 @@
 #include "tools/bench_data.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "tools/random.h"
 
@@ -10,16 +9,6 @@ namespace {
 
 constexpr std::size_t kBlockElements = 33554393;  // odd; 64 MiB are past the L2
 constexpr std::size_t kLongestRow = 1024;         // the block's beginning once more behind its end
-
-// Page ids in no order; rows of ragged K/V in theirs.
-std::vector<std::int32_t> page_order(std::int32_t num_pages, int page_size) {
-  std::vector<std::int32_t> order(num_pages);
-  std::iota(order.begin(), order.end(), 0);
-  Random random(5);
-  for (std::int32_t i = num_pages - 1; page_size && i > 0; --i)
-    std::swap(order[i], order[random.below(i + 1)]);
-  return order;
-}
 
 }  // namespace
 
@@ -42,11 +31,10 @@ BenchData::BenchData(RandomBlocks& blocks, const Workload& workload)
       block_(blocks.of(workload.dtype)),
       w_(workload),
       lengths_(w_.qo_lens, w_.kv_lens, w_.page_size),
-      page_order_(page_order(lengths_.kv_indptr.back(), w_.page_size)),
-      num_pages_(lengths_.kv_indptr.back()) {
+      pages_(page_table(w_, lengths_)) {
   const std::size_t q_rows = std::size_t(w_.num_qo_rows()) * w_.heads.num_qo_heads;
   const std::size_t kv_rows =
-      std::size_t(num_pages_) * std::max(w_.page_size, 1) * w_.heads.num_kv_heads;
+      std::size_t(pages_.num_pages) * std::max(w_.page_size, 1) * w_.heads.num_kv_heads;
   q_ = fill(q_rows * w_.heads.head_dim);
   for (int layer = 0; layer < w_.layers(); ++layer) {
     k_.push_back(fill(kv_rows * w_.heads.head_dim));
@@ -54,8 +42,8 @@ BenchData::BenchData(RandomBlocks& blocks, const Workload& workload)
   }
   o_ = DeviceMemory(engine_, q_rows * w_.heads.vo_dim() * 2);
   clear_output();
-  indices_ = DeviceMemory(engine_, page_order_.size() * 4);
-  indices_.write(0, std::as_bytes(std::span(page_order_)));
+  indices_ = DeviceMemory(engine_, pages_.ids.size() * 4);
+  indices_.write(0, std::as_bytes(std::span(pages_.ids)));
 }
 
 BenchData::Filled BenchData::fill(std::size_t elements) {
@@ -76,6 +64,7 @@ Batch BenchData::first_requests(int count) const {
   batch.qo_indptr = batch.qo_indptr.first(count + 1);
   batch.kv_indptr = batch.kv_indptr.first(count + 1);
   if (w_.page_size) batch.last_page_len = batch.last_page_len.first(count);
+  if (w_.share_prefixes) batch.kv_indices = pages_.ids;
   return batch;
 }
 
@@ -84,8 +73,8 @@ Tensors BenchData::tensors(int layer) const {
                      dim = w_.heads.head_dim, vo_dim = w_.heads.vo_dim();
   const auto kv = [&](const Filled& filled, std::int64_t dim) {
     return w_.page_size
-               ? tensor_of(filled.memory.data(), w_.dtype, {num_pages_, w_.page_size, heads, dim})
-               : tensor_of(filled.memory.data(), w_.dtype, {num_pages_, heads, dim});
+               ? tensor_of(filled.memory.data(), w_.dtype, {pages_.num_pages, w_.page_size, heads, dim})
+               : tensor_of(filled.memory.data(), w_.dtype, {pages_.num_pages, heads, dim});
   };
   return {.q = tensor_of(q_.memory.data(), w_.dtype, {rows, w_.heads.num_qo_heads, dim}),
           .k = kv(k_[layer], dim),
@@ -106,7 +95,7 @@ const std::uint16_t* BenchData::q_row(int request, int row, int qo_head) const {
 
 std::size_t BenchData::kv_index(int request, int kv_pos, int kv_head) const {
   const int rows_per_page = std::max(w_.page_size, 1);
-  const std::size_t page = page_order_[lengths_.kv_indptr[request] + kv_pos / rows_per_page];
+  const std::size_t page = pages_.ids[lengths_.kv_indptr[request] + kv_pos / rows_per_page];
   const std::size_t row = page * rows_per_page + kv_pos % rows_per_page;
   return row * w_.heads.num_kv_heads + kv_head;
 }

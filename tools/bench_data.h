@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/bench_pages.h"
 #include "tools/device_memory.h"
 #include "tools/lengths_only.h"
 #include "tools/workload.h"
@@ -66,8 +67,7 @@ class BenchData {
   const RandomBlock& block_;
   Workload w_;
   LengthsOnly lengths_;
-  std::vector<std::int32_t> page_order_;
-  std::int64_t num_pages_ = 0;  // rows where ragged
+  PageTable pages_;
   std::size_t next_start_ = 0;
   Filled q_;
   std::vector<Filled> k_, v_;  // one a layer

@@ -67,6 +67,12 @@ nlohmann::ordered_json row_json(const BenchRow& row, const Ceilings& ceilings,
     entry["plain"] = row.plain;
     entry["of_plain"] = rounded(row.of_plain, 3);
   }
+  if (!row.beside.empty()) {
+    entry["beside"] = row.beside;
+    entry["of_time"] = rounded(row.of_time, 3);
+    entry["of_work"] = rounded(row.of_work, 4);
+    entry["over_work"] = rounded(row.of_time / row.of_work, 3);
+  }
   return entry;
 }
 
@@ -142,6 +148,20 @@ std::string plain_table(const std::vector<BenchRow>& rows) {
                           "plain");
     table += fmt::format("{:<29}{:>8.2f}{:>10.2f}  {}\n", row.workload, row.tbps, row.of_plain,
                          row.plain);
+  }
+  return table;
+}
+
+std::string beside_table(const std::vector<BenchRow>& rows) {
+  std::string table;
+  for (const BenchRow& row : rows) {
+    if (row.beside.empty()) continue;
+    if (table.empty())
+      table = fmt::format("{:<29}{:>10}{:>10}{:>8}{:>8}{:>8}{:>9}{:>9}  {}\n", "beside another row", "us", "its us", "time",
+                          "work", "of work", "plan us", "its", "row");
+    table += fmt::format("{:<29}{:>10.2f}{:>10.2f}{:>8.3f}{:>8.3f}{:>8.2f}{:>9.1f}{:>9.1f}  {}\n", row.workload, row.us,
+                         row.beside_us, row.of_time, row.of_work, row.of_time / row.of_work, row.plan_us,
+                         row.beside_plan_us, row.beside);
   }
   return table;
 }

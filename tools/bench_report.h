@@ -31,6 +31,11 @@ struct BenchRow {
   double first_s = 0;   // making the Attention: compiling, or finding in the cache
   std::string plain;    // the row of plain softmax over the same shape, where there is one, and
   double of_plain = 0;  // the ratio of their TB/s
+  // The row that this one is held against, and the ratios of this row's time and work to its. Work: bytes
+  // of a decode, else FLOPs.
+  std::string beside;
+  double beside_us = 0, beside_plan_us = 0;
+  double of_time = 0, of_work = 0;
 };
 
 struct PeerTime {
@@ -56,6 +61,8 @@ double rounded(double value, int digits);
 
 // What is left of the bandwidth of plain softmax. Empty where no row has a plain one.
 std::string plain_table(const std::vector<BenchRow>& rows);
+// The rows that are held against others. Empty where there is none.
+std::string beside_table(const std::vector<BenchRow>& rows);
 
 std::string ceilings_line(const Ceilings& ceilings);
 // The table's head, and one line of it.

@@ -41,12 +41,18 @@ struct Values {
   double min, max;
 };
 
+constexpr std::int64_t kMostDrawn = 4194301;  // odd, so that it divides no row
+
+// A long tensor repeats its first values: gigabytes are not drawn one by one.
 std::vector<std::byte> random_values(const TensorParam& param, std::int64_t count, Random& random) {
   const Values values(param);
   const std::size_t element = std::size_t(bytes_of(param.dtype));
   std::vector<std::byte> bytes(std::size_t(count) * element);
-  for (std::size_t at = 0; at < bytes.size(); at += element)
+  const std::size_t drawn = std::size_t(std::min(count, kMostDrawn)) * element;
+  for (std::size_t at = 0; at < drawn; at += element)
     values.write(values.draw(random), bytes.data() + at);
+  for (std::size_t at = drawn; at < bytes.size(); at += drawn)
+    std::memcpy(bytes.data() + at, bytes.data(), std::min(drawn, bytes.size() - at));
   return bytes;
 }
 
@@ -101,6 +107,12 @@ VariantTensors::VariantTensors(const Engine& engine, const Variant& variant, con
     tensor.data = device_.back().data();
     on_device_[param.name] = tensor;
   }
+}
+
+double VariantTensors::bytes() const {
+  double bytes = 0;
+  for (const std::vector<std::byte>& values : host_) bytes += double(values.size());
+  return bytes;
 }
 
 }  // namespace heddle::tools

@@ -23,6 +23,7 @@ class VariantTensors {
 
   const std::map<std::string, Tensor>& on_device() const { return on_device_; }
   const std::map<std::string, Tensor>& on_host() const { return on_host_; }
+  double bytes() const;
 
  private:
   std::vector<std::vector<std::byte>> host_;

@@ -34,10 +34,24 @@ VisibleKeys visible_keys(const MaskBounds& mask, int qo_len, int kv_len, int row
   return keys;
 }
 
-double Workload::kv_bytes() const {
+namespace {
+
+// Keys of the requests' sum that are those of a request in front: of every group all but one.
+double shared_keys(const Workload& w) {
   double keys = 0;
+  for (const SharedLevel& level : w.shared) {
+    const std::size_t n = level.requests, groups = (w.kv_lens.size() + n - 1) / n;
+    keys += double(level.keys) * double(w.kv_lens.size() - groups);
+  }
+  return keys;
+}
+
+}  // namespace
+
+double Workload::kv_bytes() const {
+  double keys = pool_keys > 0 ? pool_keys : -shared_keys(*this);
   for (std::size_t r = 0; r < kv_lens.size(); ++r) {
-    if (qo_lens[r] == 0) continue;
+    if (qo_lens[r] == 0 || pool_keys > 0) continue;
     // The rows' windows touch, so that together they reach from the first one's begin on.
     VisibleKeys all = visible_keys(mask, qo_lens[r], kv_lens[r], 0);
     all.end = visible_keys(mask, qo_lens[r], kv_lens[r], qo_lens[r] - 1).end;
@@ -67,8 +81,8 @@ int Workload::layers() const {
 }
 
 bool Workload::is_plain_decode() const {
-  return kind == "decode" && (variant.empty() || variant == "softmax") && soft_cap == 0 &&
-         window_left < 0 && !causal;
+  return kind == "decode" && (variant.empty() || variant == "softmax") && compose.empty() && soft_cap == 0 &&
+         window_left < 0 && !causal && !share_prefixes && shared.empty() && pool_keys == 0;
 }
 
 bool Workload::has_shape_of(const Workload& other) const {
@@ -110,8 +124,9 @@ std::vector<std::int32_t> lengths(const nlohmann::json& entry, const char* key,
 
 void check_keys(const nlohmann::json& entry, const std::string& where) {
   static const std::vector<std::string> known = {
-      "name",   "kind",     "qo",          "kv",      "heads",  "page",           "dtype",
-      "causal", "soft_cap", "window_left", "variant", "params", "batch_invariant"};
+      "name",   "kind",     "qo",          "kv",      "heads",  "page",            "dtype",
+      "causal", "soft_cap", "window_left", "variant", "params", "batch_invariant", "compose",
+      "beside", "shared",   "pool",        "share_prefixes"};
   for (const auto& [key, value] : entry.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     fail(ErrorKind::invalid_argument, "{} has an unknown key \"{}\"; {}.", where, key,
@@ -122,12 +137,14 @@ void check_keys(const nlohmann::json& entry, const std::string& where) {
 // What rows see and what is done to their logits: a variant, or the three keys in its place.
 void read_rule(const nlohmann::json& entry, const std::string& where, Workload& w) {
   w.variant = field_or(entry, "variant", std::string(), where);
-  for (const char* key : {"causal", "soft_cap", "window_left"}) {
-    if (w.variant.empty() || !entry.contains(key)) continue;
-    fail(ErrorKind::invalid_argument,
-         "{} has both \"variant\" and \"{}\"; a variant says that itself.", where, key);
+  w.compose = field_or(entry, "compose", std::vector<std::string>(), where);
+  const bool is_named = !w.variant.empty() || !w.compose.empty();
+  for (const char* key : {"causal", "soft_cap", "window_left", "compose"}) {
+    if (!is_named || !entry.contains(key) || (w.variant.empty() && key == std::string_view("compose"))) continue;
+    fail(ErrorKind::invalid_argument, "{} has both \"{}\" and \"{}\"; a variant says that itself.", where,
+         w.variant.empty() ? "compose" : "variant", key);
   }
-  if (w.variant.empty() && entry.contains("params"))
+  if (!is_named && entry.contains("params"))
     fail(ErrorKind::invalid_argument, "{} has \"params\" without a \"variant\" to take them.",
          where);
   w.params = field_or(entry, "params", ParamValues(), where);
@@ -136,6 +153,39 @@ void read_rule(const nlohmann::json& entry, const std::string& where, Workload& 
   w.window_left = field_or(entry, "window_left", -1, where);
   w.mask.causal = w.causal || w.window_left >= 0;
   if (w.window_left >= 0) w.mask.window_left = w.window_left;
+}
+
+// Keys that requests have in common, from the first level on.
+std::vector<SharedLevel> read_shared(const nlohmann::json& entry, const std::string& where, const Workload& w) {
+  std::vector<SharedLevel> levels;
+  std::int64_t keys = 0;
+  for (const auto& [requests, length] : field_or(entry, "shared", std::vector<std::pair<int, int>>(), where)) {
+    if (requests < 1 || (!levels.empty() && levels.back().requests % requests != 0))
+      fail(ErrorKind::invalid_argument, "{} shares among {} requests; each level's must divide those of the level in front.",
+           where, requests);
+    if (w.page_size < 1 || length < 1 || length % w.page_size != 0)
+      fail(ErrorKind::invalid_argument, "{} shares {} keys on pages of {}; it must be whole pages.", where, length,
+           w.page_size);
+    levels.push_back({requests, length});
+    keys += length;
+  }
+  for (const std::int32_t length : w.kv_lens)
+    if (length < keys)
+      fail(ErrorKind::invalid_argument, "{} shares {} keys, and has a request of {}.", where, keys, length);
+  return levels;
+}
+
+void read_pages(const nlohmann::json& entry, const std::string& where, Workload& w) {
+  w.share_prefixes = field_or(entry, "share_prefixes", false, where);
+  w.pool_keys = field_or(entry, "pool", 0, where);
+  w.shared = read_shared(entry, where, w);
+  if (w.pool_keys == 0) return;
+  if (!w.shared.empty() || w.page_size < 1 || w.pool_keys % w.page_size != 0)
+    fail(ErrorKind::invalid_argument, "{} has a \"pool\" of {} keys; it must be whole pages of {}, without \"shared\".",
+         where, w.pool_keys, w.page_size);
+  for (const std::int32_t length : w.kv_lens)
+    if (length > w.pool_keys)
+      fail(ErrorKind::invalid_argument, "{} has a request of {} keys and a \"pool\" of {}.", where, length, w.pool_keys);
 }
 
 DType read_dtype(const nlohmann::json& entry, const std::string& where) {
@@ -165,8 +215,32 @@ Workload read_workload(const nlohmann::json& entry, const std::string& file) {
   w.page_size = field<int>(entry, "page", where);
   w.dtype = read_dtype(entry, where);
   w.batch_invariant = field_or(entry, "batch_invariant", false, where);
+  w.beside = field_or(entry, "beside", std::string(), where);
   read_rule(entry, where, w);
+  read_pages(entry, where, w);
   return w;
+}
+
+void read_list(const nlohmann::json& list, const std::string& table, const std::string& file,
+               std::vector<Workload>& workloads) {
+  for (const nlohmann::json& entry : list) {
+    if (!entry.is_object()) {
+      fail(ErrorKind::invalid_argument, "{} has {} among its workloads; each is an object.", file,
+           entry.dump());
+    }
+    workloads.push_back(read_workload(entry, file));
+    workloads.back().table = table;
+  }
+}
+
+void check_beside(const std::vector<Workload>& workloads, const std::string& file) {
+  std::vector<std::string> names;
+  for (const Workload& w : workloads) names.push_back(w.name);
+  for (const Workload& w : workloads) {
+    if (w.beside.empty() || std::find(names.begin(), names.end(), w.beside) != names.end()) continue;
+    fail(ErrorKind::invalid_argument, "The workload {} of {} stands beside an unknown one, \"{}\"; {}.", w.name, file,
+         w.beside, offer(w.beside, names));
+  }
 }
 
 }  // namespace
@@ -177,17 +251,20 @@ std::vector<Workload> read_workloads(std::string_view json, const std::string& f
     fail(ErrorKind::invalid_argument, "{} has no list \"workloads\".", file);
   }
   std::vector<Workload> workloads;
-  for (const nlohmann::json& entry : root.at("workloads")) {
-    if (!entry.is_object()) {
-      fail(ErrorKind::invalid_argument, "{} has {} among its workloads; each is an object.", file,
-           entry.dump());
-    }
-    workloads.push_back(read_workload(entry, file));
-  }
+  read_list(root.at("workloads"), "", file, workloads);
+  const nlohmann::json tables = root.value("tables", nlohmann::json::object());
+  for (const auto& [table, list] : tables.items()) read_list(list, table, file, workloads);
+  check_beside(workloads, file);
   return workloads;
 }
 
 void settle_variant(Engine& engine, Workload& w) {
+  if (!w.compose.empty()) {
+    w.variant = fmt::format("bench_{}", fmt::join(w.compose, "_"));
+    const std::string json =
+        fmt::format(R"({{"name": "{}", "compose": ["{}"]}})", w.variant, fmt::join(w.compose, "\", \""));
+    engine.register_variant(Variant::from_json(json, "the workload " + w.name, engine.variants()));
+  }
   if (w.variant.empty()) return;
   w.variant = resolve_variant(engine, w.variant);
   const Variant& variant = engine.variants().at(w.variant);

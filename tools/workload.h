@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,8 +12,15 @@
 
 namespace heddle::tools {
 
+// Keys that neighbouring requests have in common: groups of `requests` share the next `keys`.
+struct SharedLevel {
+  int requests = 0, keys = 0;
+};
+
 struct Workload {
   std::string name;
+  std::string table;                           // of rows that run only where --only names them; or empty
+  std::string beside;                          // the row that this one is held against; or empty
   std::string kind;                            // decode, append or mla
   std::vector<std::int32_t> qo_lens, kv_lens;  // [num_requests]
   Heads heads;
@@ -22,14 +30,19 @@ struct Workload {
   double soft_cap = 0;   // 0: none
   int window_left = -1;  // -1: none
   std::string variant;   // in place of these three: a registered name or a spec's file
+  std::vector<std::string> compose;  // the same, of several
   ParamValues params;    // of `variant`
   MaskBounds mask;       // what rows see, as the keys above come to; settle_variant() knows more
   bool batch_invariant = false;
+  bool share_prefixes = false;      // AttentionConfig's; `shared` says what there is to share
+  std::vector<SharedLevel> shared;  // from the first key on, each level's groups within those in front
+  int pool_keys = 0;                // paged: requests draw their pages from so many keys; 0: each has its own
   int max_layers = 24;
 
   std::int64_t num_qo_rows() const;
   std::int64_t num_kv_tokens() const;
-  // K and V rows that some query sees, each once, and q and o, in 16-bit elements.
+  // K and V rows that some query sees, each once, and q and o, in 16-bit elements. A variant's tensors
+  // come on top.
   double bytes() const;
   // Two products over the visible (row, key) pairs of every query head.
   double flops() const;
@@ -50,10 +63,11 @@ struct VisibleKeys {
 };
 VisibleKeys visible_keys(const MaskBounds& mask, int qo_len, int kv_len, int row);
 
+// The list, and behind it the rows of "tables".
 std::vector<Workload> read_workloads(std::string_view json, const std::string& file);
 
-// Finds or reads `variant` (Error where there is none, or where it does not take `params`) and
-// sets `mask` to what it declares. Nothing to do where the workload names none.
+// Finds, reads or composes `variant` (Error where there is none, or where it does not take `params`)
+// and sets `mask` to what it declares. Nothing to do where the workload names none.
 void settle_variant(Engine& engine, Workload& workload);
 
 // The variant that a settled workload runs, and the values of its params. Where the workload names
@@ -61,6 +75,7 @@ void settle_variant(Engine& engine, Workload& workload);
 struct WorkloadVariant {
   Variant variant;
   ParamValues params;
+  std::map<std::string, Tensor> tensors;  // the variant's own, on the host
 };
 WorkloadVariant variant_of(const Engine& engine, const Workload& workload);
 

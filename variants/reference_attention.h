@@ -38,6 +38,8 @@ struct ReferenceProblem {
   int qo_begin = 0;  // the request's first row in q and o of the batch: what hooks see as q_row
   int qo_len = 0;
   int kv_len = 0;
+  int row_begin = 0;  // q, o and lse hold num_rows of its rows, from this one on
+  int num_rows = -1;  // -1: all
   double sm_scale = 1;
   MaskBounds mask;
   // f16 or bf16: round just where a tensor-core kernel must on its way to the output (transformed q,
@@ -45,11 +47,11 @@ struct ReferenceProblem {
   // plain computation loses is the yardstick for a kernel's error. The output itself stays in
   // double: its own rounding is known beforehand. f32: round nothing.
   DType rounding = DType::f32;
-  const double* q = nullptr;  // [qo_len, num_qo_heads, head_dim]
+  const double* q = nullptr;  // [num_rows, num_qo_heads, head_dim]
   const double* k = nullptr;  // [kv_len, num_kv_heads, head_dim]
   const double* v = nullptr;  // [kv_len, num_kv_heads, head_dim_vo]
-  double* o = nullptr;        // [qo_len, num_qo_heads, head_dim_vo]
-  double* lse = nullptr;      // [qo_len, num_qo_heads], natural log; may be null
+  double* o = nullptr;        // [num_rows, num_qo_heads, head_dim_vo]
+  double* lse = nullptr;      // [num_rows, num_qo_heads], natural log; may be null
 
   int vo_dim() const { return head_dim_vo > 0 ? head_dim_vo : head_dim; }
 };
@@ -176,8 +178,9 @@ void attend_row(const Hooks& hooks, const ReferenceProblem& p, const KeyRows& ro
                 int qo_head) {
   const double minus_infinity = -std::numeric_limits<double>::infinity();
   const int kv_head = qo_head / (p.num_qo_heads / p.num_kv_heads);
-  const HookContext at{p.request, qo_head,          kv_head,  p.kv_len - p.qo_len + row,
-                       -1,        p.qo_begin + row, p.qo_len, p.kv_len};
+  const int token = p.row_begin + row;
+  const HookContext at{p.request, qo_head,            kv_head,  p.kv_len - p.qo_len + token,
+                       -1,        p.qo_begin + token, p.qo_len, p.kv_len};
   const std::int64_t index = static_cast<std::int64_t>(row) * p.num_qo_heads + qo_head;
   std::vector<double> q(static_cast<std::size_t>(p.head_dim));
   transform_row(p.q + index * p.head_dim, q.data(), p.head_dim, Hooks::query_pair,
@@ -220,7 +223,7 @@ void reference_attention(const Hooks& hooks, const ReferenceProblem& p) {
   const int group = p.num_kv_heads > 0 ? p.num_qo_heads / p.num_kv_heads : 0;
   for (int kv_head = 0; kv_head < p.num_kv_heads; ++kv_head) {
     const reference_detail::KeyRows rows = reference_detail::key_rows(hooks, p, kv_head);
-    for (int row = 0; row < p.qo_len; ++row) {
+    for (int row = 0; row < (p.num_rows < 0 ? p.qo_len : p.num_rows); ++row) {
       for (int g = 0; g < group; ++g) {
         reference_detail::attend_row(hooks, p, rows, row, kv_head * group + g);
       }
