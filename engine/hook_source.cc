@@ -69,6 +69,7 @@ class Renderer {
     line(fmt::format("  static constexpr bool use_softmax = {};", variant_.use_softmax));
     for (Hook hook : kAllHooks)
       line(fmt::format("  static constexpr bool has_{} = {};", name_of(hook), variant_.has(hook)));
+    line(fmt::format("  static constexpr bool masks_new_keys_only = {};", variant_.masks_new_keys_only()));
     line(fmt::format("  static constexpr bool logits_are_plain = {};", logits_are_plain()));
     for (const auto& [hook, name] : kRowInputs) row_input(hook, name);
     for (std::size_t i = 0; i < variant_.components.size(); ++i) line(fmt::format("  Part{} part{};", i, i));
@@ -198,7 +199,11 @@ class Renderer {
     }
     const std::string call = fmt::format("part{}.{}({}{}context)", part, name_of(hook), shape.names,
                                          *shape.names ? ", " : "");
-    if (hook == Hook::logits_mask) return line(fmt::format("    if (!{}) return false;", call));
+    if (hook == Hook::logits_mask) {
+      const bool new_keys = variant_.components[part].hooks.at(hook).new_keys;
+      const char* asked = new_keys ? "context.kv_pos >= context.kv_len - context.qo_len && " : "";
+      return line(fmt::format("    if ({}!{}) return false;", asked, call));
+    }
     if (hook == Hook::initial_state) return line(fmt::format("    return {};", call));
     line(fmt::format("    {} = {};", shape.initial, call));
   }

@@ -166,7 +166,7 @@ class Append {
     smem_.mask = mask;
     smem_.item = item;
     smem_.kv_head = item.kv_head_begin;
-    smem_.all_see = seen_by_all<Spec::kGroup>(mask, item);
+    smem_.all_see = seen_by_all<Spec::kGroup, Hooks>(mask, item);
     smem_.some_see = seen_by_some<Spec::kGroup>(mask, item);
   }
 
@@ -233,11 +233,10 @@ class Append {
   HEDDLE_DEVICE void transform_stage(typename Smem::Stage& stage, int start) {
     const HookContext context = {smem_.item.request, smem_.kv_head * Spec::kGroup, smem_.kv_head, -1, -1, -1,
                                  smem_.item.qo_len, smem_.item.kv_len};
-    const auto key_of = [&](int row) { return smem_.some_see.contains(start + row) ? start + row : -1; };
-    if constexpr (Hooks::has_key_transform)
-      transform_k<Spec>(stage.k, kTileKv, threadIdx.x, kThreads, context, hooks_, key_of);
-    if constexpr (Hooks::has_value_transform)
-      transform_v<Spec>(stage.v, kTileKv, threadIdx.x, kThreads, context, hooks_, key_of);
+    const LandedKeys keys{kTileKv, start, smem_.some_see.contains_all(start, start + kTileKv),
+                          [&](int row) { return smem_.some_see.contains(start + row); }};
+    if constexpr (Hooks::has_key_transform) transform_k<Spec>(stage.k, keys, threadIdx.x, kThreads, context, hooks_);
+    if constexpr (Hooks::has_value_transform) transform_v<Spec>(stage.v, keys, threadIdx.x, kThreads, context, hooks_);
     __syncthreads();
   }
 

@@ -102,7 +102,7 @@ class AppendSm90Loader {
   // Sink tiles in front of a gap count as boundaries: there is one, seldom two.
   static HEDDLE_DEVICE void find_full_tiles(AppendStream& s) {
     constexpr int kKeys = Spec::kTile.kv;
-    const KeyRange seen = seen_by_all<Spec::kGroup>(s.mask, s.item);
+    const KeyRange seen = seen_by_all<Spec::kGroup, Hooks>(s.mask, s.item);
     const int gap = s.item.gap_tiles, first = gap > 0 ? s.item.gap_begin : 0;
     s.full_begin = max_of((seen.lo + kKeys - 1) / kKeys - gap, first);
     s.full_end = seen.hi / kKeys - gap;
@@ -135,7 +135,7 @@ class AppendSm90Loader {
     if constexpr (Hooks::has_query_transform) {
       begin_transform();
       transform_rows<Spec::kType, QTile, Hooks::query_pair>(
-          smem_.q[q_.stage], Spec::kTile.rows, thread(), kWarpgroupSize,
+          smem_.q[q_.stage], Spec::kTile.rows, thread(), kWarpgroupSize, record_->item.num_rows == Spec::kTile.rows,
           [&](float x, float pair, int dim, int row) {
             return hooks_.query_transform(x, pair, dim, row_of<Spec>(*record_, row).context);
           },
@@ -235,7 +235,7 @@ class AppendSm90Loader {
                              record_->item.qo_len, record_->item.kv_len};
       begin_transform();
       transform_rows<Spec::kType, Tile, kPair>(
-          smem_.stage[ring_.stage], Spec::kTile.kv, thread(), kWarpgroupSize,
+          smem_.stage[ring_.stage], Spec::kTile.kv, thread(), kWarpgroupSize, all_seen(start),
           [&](float x, float pair, int dim, int row) {
             context.kv_pos = start + row;
             return transform(x, pair, dim, context);

@@ -267,7 +267,7 @@ class Decode {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) state_[half] = empty_row_state();
     rows_.begin();
-    all_see_ = seen_by_all<Spec::kGroup>(work_.header->mask, item);
+    all_see_ = seen_by_all<Spec::kGroup, Hooks>(work_.header->mask, item);
     q_ = next_q(compute_q_);
     if constexpr (Hooks::has_query_transform) transform_q(item);
   }
@@ -306,11 +306,10 @@ class Decode {
   HEDDLE_DEVICE void transform_stage(typename Smem::WarpStage& stage, const WorkItem& item, int first) {
     const KeyRange seen = seen_by_some<Spec::kGroup>(work_.header->mask, item);
     const HookContext context = {item.request, kv_head_ * Spec::kGroup, kv_head_, -1, -1, -1, item.qo_len, item.kv_len};
-    const auto key_of = [&](int row) { return seen.contains(first + row) ? first + row : -1; };
-    if constexpr (Hooks::has_key_transform)
-      transform_k<Spec>(stage.k, kWarpKeys, lane_index(), kWarpSize, context, hooks_, key_of);
-    if constexpr (Hooks::has_value_transform)
-      transform_v<Spec>(stage.v, kWarpKeys, lane_index(), kWarpSize, context, hooks_, key_of);
+    const LandedKeys keys{kWarpKeys, first, seen.contains_all(first, first + kWarpKeys),
+                          [&](int row) { return seen.contains(first + row); }};
+    if constexpr (Hooks::has_key_transform) transform_k<Spec>(stage.k, keys, lane_index(), kWarpSize, context, hooks_);
+    if constexpr (Hooks::has_value_transform) transform_v<Spec>(stage.v, keys, lane_index(), kWarpSize, context, hooks_);
     __syncwarp();
   }
 

@@ -1,9 +1,10 @@
 // The plain f32 maths that hooks may use, by their usual names, in fast forms.
 //
 // Error bounds on the GPU (PTX ISA, single-precision approximations): exp and exp2 2 ulp + |x| * 2^-22
-// relative; log 2^-21 absolute near 1, else 3 ulp; sin and cos 2^-20 absolute for |x| <= pi after the
-// exact range reduction of the CUDA library; tanh 2^-21 absolute; sigmoid, sqrt and rsqrt 3 ulp; x / y 2 ulp
-// (a compiler option: runtime/nvrtc.cc). The CPU device uses the precise forms of the C library.
+// relative; log 2^-21 absolute near 1, else 3 ulp; sin and cos 2^-20 absolute for |x| <= 2^24, beyond which
+// neighbouring floats are a turn apart; tanh 2^-21 absolute; sigmoid, sqrt and rsqrt 3 ulp; x / y 2 ulp (a
+// compiler option: runtime/nvrtc.cc); pow that of the CUDA library. The CPU device uses the precise forms of the
+// C library.
 #pragma once
 
 #include "templates/prelude.cuh"
@@ -47,8 +48,14 @@ HEDDLE_DEVICE float reciprocal(float x) {
 // on an H200 where four special functions a logit, a division among them, gave 366.
 HEDDLE_DEVICE float tanh(float x) { return fmaf(-2.0f, reciprocal(1.0f + exp2_approx(x * (2 * kLog2e))), 1.0f); }
 HEDDLE_DEVICE float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
-HEDDLE_DEVICE float sin(float x) { return ::sinf(x); }
-HEDDLE_DEVICE float cos(float x) { return ::cosf(x); }
+// x less its whole turns: 2 pi in two parts, so that nothing is lost before the rest is small. Adding 1.5 * 2^23
+// rounds to a whole number.
+HEDDLE_DEVICE float within_a_turn(float x) {
+  const float turns = fmaf(x, 0.15915494f, 12582912.0f) - 12582912.0f;
+  return fmaf(turns, 1.7484556e-7f, fmaf(turns, -6.2831855f, x));
+}
+HEDDLE_DEVICE float sin(float x) { return __sinf(within_a_turn(x)); }
+HEDDLE_DEVICE float cos(float x) { return __cosf(within_a_turn(x)); }
 HEDDLE_DEVICE float sqrt(float x) {
   float y;
   asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

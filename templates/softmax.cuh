@@ -53,10 +53,14 @@ HEDDLE_DEVICE float quad_sum(float x) {
   return x + __shfl_xor_sync(kFullMask, x, 2);
 }
 
+// Whether the free mask is asked of tiles that the declared one leaves whole.
+template <class Hooks>
+inline constexpr bool kMasksEveryTile = Hooks::has_logits_mask && !Hooks::masks_new_keys_only;
+
 // Whether logits of tiles that need no mask change too, other than by the softmax's own scale.
 template <class Hooks>
 inline constexpr bool kChangesEveryLogit =
-    Hooks::has_logits_transform || Hooks::has_logits_mask || !Hooks::use_softmax;
+    Hooks::has_logits_transform || kMasksEveryTile<Hooks> || !Hooks::use_softmax;
 
 // Without softmax a sum says nothing of how many keys a row has kept; output_transform needs to know
 // whether it kept any, so RowState::sum counts them then.
@@ -114,8 +118,8 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
       if constexpr (Hooks::has_logits_transform) {
         if (call) logit = hooks.logits_transform(logit, context);
       }
-      if constexpr (Hooks::has_logits_mask) {
-        if (call) keep &= hooks.logits_mask(logit, context);
+      if constexpr (kMasked ? Hooks::has_logits_mask : kMasksEveryTile<Hooks>) {
+        if (call) keep &= hooks.logits_mask(kScaleHere ? logit : logit * sm_scale, context);
       }
       if constexpr (kCountsKeys<Hooks>) state[e / 2].sum += keep ? 1.0f : 0.0f;
       s[block][e] = keep ? logit : dropped;
@@ -125,8 +129,7 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
 
 template <class Hooks>
 HEDDLE_DEVICE float logit_to_log2(float sm_scale) {
-  constexpr bool kScaled = Hooks::has_logits_transform || Hooks::has_logits_mask;
-  return kScaled ? kLog2e : sm_scale * kLog2e;
+  return kChangesEveryLogit<Hooks> ? kLog2e : sm_scale * kLog2e;
 }
 
 // One step of the online softmax over a tile's logits. s becomes weights; rescale is what the

@@ -30,6 +30,8 @@ struct RowElements {
   template <class Tile>
   static HEDDLE_DEVICE RowElements at(uint8_t* tile, int row, int index) {
     RowElements e;
+    // With the range known a hook's branches on dim fold, and partners share what they have in common.
+    __builtin_assume(index >= 0 && index < Tile::kHeadDim / 2);
     pair_dims<Tile::kHeadDim, kInput>(index, e.first, e.second);
     e.a = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, e.first));
     e.b = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, e.second));
@@ -55,9 +57,9 @@ HEDDLE_DEVICE float warp_sum(float x) {
 }
 
 // Rows [0, rows) of a shared-memory tile, by threads `thread` of `threads`, whole warps. `transform(x,
-// pair, dim, row)` is the hook; `wanted(row)` leaves rows alone that hold nothing.
+// pair, dim, row)` is the hook; `wanted(row)` leaves rows alone that hold nothing, if not all are wanted.
 template <DType kType, class Tile, RowInput kInput, class Transform, class Wanted>
-HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threads,
+HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threads, bool all_wanted,
                                   const Transform& transform, const Wanted& wanted) {
   using Elements = RowElements<kType, kInput>;
   constexpr int kHalf = Tile::kHeadDim / 2;
@@ -76,40 +78,61 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
         Elements::template at<Tile>(tile, row, i).template transform<Tile>(row, scale, transform);
     }
   } else {
-    for (int i = thread; i < rows * kHalf; i += threads) {
-      const int row = i / kHalf;
-      if (wanted(row))
-        Elements::template at<Tile>(tile, row, i % kHalf).template transform<Tile>(row, 1.0f, transform);
+    // A lane keeps to its columns, so that what a hook makes of them (frequencies) is made once: where no
+    // row is left out, since the compiler moves nothing out of a branch.
+    const auto change = [&](int row, int i) {
+      Elements::template at<Tile>(tile, row, i).template transform<Tile>(row, 1.0f, transform);
+    };
+    const int first = thread / kWarpSize, step = threads / kWarpSize;
+#pragma unroll 1
+    for (int i = thread % kWarpSize; i < kHalf; i += kWarpSize) {
+      if (all_wanted) {
+#pragma unroll 2
+        for (int row = first; row < rows; row += step) change(row, i);
+      } else {
+#pragma unroll 1
+        for (int row = first; row < rows; row += step)
+          if (wanted(row)) change(row, i);
+      }
     }
   }
 }
 
-// key_ or value_transform on a K or V tile that has landed. `key_of(row)` is the row's kv_pos, or -1;
-// `transform(x, pair, dim, context)` is the hook.
-template <DType kType, class Tile, RowInput kInput, class KeyOf, class Transform>
-HEDDLE_DEVICE void transform_keys(uint8_t* tile, int rows, int thread, int threads, HookContext context,
-                                  const KeyOf& key_of, const Transform& transform) {
+// Rows of a K or V tile that have landed: row r holds key first + r, where `wanted(r)` says so.
+template <class Wanted>
+struct LandedKeys {
+  int rows, first;
+  bool all_wanted;
+  Wanted wanted;
+};
+template <class Wanted>
+LandedKeys(int, int, bool, Wanted) -> LandedKeys<Wanted>;
+
+// key_ or value_transform on them; `transform(x, pair, dim, context)` is the hook.
+template <DType kType, class Tile, RowInput kInput, class Keys, class Transform>
+HEDDLE_DEVICE void transform_keys(uint8_t* tile, const Keys& keys, int thread, int threads, HookContext context,
+                                  const Transform& transform) {
   transform_rows<kType, Tile, kInput>(
-      tile, rows, thread, threads,
+      tile, keys.rows, thread, threads, keys.all_wanted,
       [&](float x, float pair, int dim, int row) {
-        context.kv_pos = key_of(row);
+        context.kv_pos = keys.first + row;
         return transform(x, pair, dim, context);
       },
-      [&](int row) { return key_of(row) >= 0; });
+      keys.wanted);
 }
-template <class Spec, class Hooks, class KeyOf>
-HEDDLE_DEVICE void transform_k(uint8_t* tile, int rows, int thread, int threads, const HookContext& context,
-                               const Hooks& hooks, const KeyOf& key_of) {
+template <class Spec, class Hooks, class Keys>
+HEDDLE_DEVICE void transform_k(uint8_t* tile, const Keys& keys, int thread, int threads, const HookContext& context,
+                               const Hooks& hooks) {
   transform_keys<Spec::kType, SmemTile<Spec::kHeadDim>, Hooks::key_pair>(
-      tile, rows, thread, threads, context, key_of, [&](float x, float pair, int dim, const HookContext& c) {
+      tile, keys, thread, threads, context, [&](float x, float pair, int dim, const HookContext& c) {
         return hooks.key_transform(x, pair, dim, c);
       });
 }
-template <class Spec, class Hooks, class KeyOf>
-HEDDLE_DEVICE void transform_v(uint8_t* tile, int rows, int thread, int threads, const HookContext& context,
-                               const Hooks& hooks, const KeyOf& key_of) {
+template <class Spec, class Hooks, class Keys>
+HEDDLE_DEVICE void transform_v(uint8_t* tile, const Keys& keys, int thread, int threads, const HookContext& context,
+                               const Hooks& hooks) {
   transform_keys<Spec::kType, SmemTile<Spec::kHeadDimVo>, Hooks::value_pair>(
-      tile, rows, thread, threads, context, key_of, [&](float x, float pair, int dim, const HookContext& c) {
+      tile, keys, thread, threads, context, [&](float x, float pair, int dim, const HookContext& c) {
         return hooks.value_transform(x, pair, dim, c);
       });
 }

@@ -69,11 +69,13 @@ HEDDLE_DEVICE KeyRange seen_by_some(const MaskBounds& mask, const WorkItem& item
   const KeyRange high = key_range(mask, last_q_pos<kGroup>(item), item.kv_len);
   return {low.lo, high.hi, high.sink};
 }
-template <int kGroup>
+// Without the keys that a free mask of new ones is asked of.
+template <int kGroup, class Hooks>
 HEDDLE_DEVICE KeyRange seen_by_all(const MaskBounds& mask, const WorkItem& item) {
   const KeyRange low = key_range(mask, first_q_pos<kGroup>(item), item.kv_len);
   const KeyRange high = key_range(mask, last_q_pos<kGroup>(item), item.kv_len);
-  return {high.lo, low.hi, low.sink};
+  const int end = Hooks::masks_new_keys_only ? item.kv_len - item.qo_len : item.kv_len;
+  return {high.lo, min_of(low.hi, end), min_of(low.sink, end)};
 }
 
 // Position of the first key of visited tile t.

@@ -25,6 +25,8 @@ const char* const kSpecs[] = {
         "hooks": {"logits_transform":
           "float c = params.a; return logit / params.a * max(params.b, 0.5f) + min(params.a, params.b) / params.b - abs(params.b) / 4 + 2.0 / params.a - pow(params.b, c) / c;"}})",
     R"({"name": "every_third", "hooks": {"logits_mask": "return kv_pos % 3 != q_pos % 3;"}})",
+    R"({"name": "mask_of_new_keys", "hooks": {"logits_mask": {"keys": "new",
+        "code": "return logit < 0.5f && (kv_pos + q_pos) % 3 != 0;"}}})",
     R"({"name": "plain_sum", "use_softmax": false, "mask": {"causal": true}, "hooks": {
         "logits_transform": "return sigmoid(logit - 4.0f);", "logits_mask": "return kv_pos >= 60;",
         "output_transform": "return x + 1.0f;"}})",

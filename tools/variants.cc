@@ -54,6 +54,9 @@ std::string declared_mask_of(const Variant& variant) {
 // Which KV tiles pay for masking: what the skeletons do (templates/softmax.cuh) in a user's words.
 std::string mask_code_of(const Variant& variant) {
   const std::string declared = declared_mask_of(variant);
+  if (variant.masks_new_keys_only())
+    return fmt::format("tiles that hold keys of the request's own new rows{}, and a last tile that the keys do not fill",
+                       declared.empty() ? "" : fmt::format(", boundary tiles of the declared mask ({})", declared));
   if (variant.has(Hook::logits_mask))
     return fmt::format("every tile that the free mask can touch: {}; it runs for each logit",
                        declared.empty() ? "all of a request's"

@@ -17,11 +17,12 @@ class HookReader {
     HookCode out;
     const SpecNode* code = &node;
     if (node.kind == SpecNode::Kind::object) {
-      fields_.check_keys(node, {"code", "pair", "rotary_dim", "rms_norm"}, "a hook");
+      fields_.check_keys(node, {"code", "pair", "rotary_dim", "rms_norm", "keys"}, "a hook");
       code = &fields_.required(node, "code", "the body of a function");
       if (const SpecNode* pair = node.find("pair")) out.pair = rotary_pair(hook, *pair);
       if (const SpecNode* width = node.find("rotary_dim")) out.rotary_dim = rotary_dim(out, *width);
       if (const SpecNode* norm = node.find("rms_norm")) out.rms_norm = rms_norm(hook, *norm);
+      if (const SpecNode* keys = node.find("keys")) out.new_keys = new_keys(hook, *keys);
     }
     out.code =
         fields_.string(*code, code == &node ? "the code as a string or an object with \"code\""
@@ -55,6 +56,13 @@ class HookReader {
   std::string rms_norm(Hook hook, const SpecNode& node) const {
     check_row_transform(hook, node, "a whole row");
     return compiled_in(node, true, 0, "a number from 0, the epsilon");
+  }
+
+  bool new_keys(Hook hook, const SpecNode& node) const {
+    if (hook != Hook::logits_mask)
+      fail(ErrorKind::invalid_spec, "{} is {}, but only logits_mask can be asked of some keys alone.",
+           fields_.where(node), shown(node));
+    return fields_.word(node, {"all", "new"}, "a choice of keys") == "new";
   }
 
   // A number, or the name of a constant param with a range above `least`, since kernels are compiled

@@ -134,6 +134,14 @@ Variant Variant::from_file(const std::string& path, const VariantRegistry& known
   return from_json(text, path, known);
 }
 
+bool Variant::masks_new_keys_only() const {
+  for (const Component& part : components) {
+    const auto mask = part.hooks.find(Hook::logits_mask);
+    if (mask != part.hooks.end() && !mask->second.new_keys) return false;
+  }
+  return has(Hook::logits_mask);
+}
+
 bool Variant::has(Hook hook) const {
   return std::any_of(components.begin(), components.end(),
                      [&](const Component& component) { return component.hooks.count(hook) > 0; });

@@ -73,6 +73,7 @@ struct HookCode {
   std::string code;  // body of an f32 function (bool for logits_mask)
   RotaryPair pair = RotaryPair::none;
   std::string rotary_dim;  // columns that have one: a constant i32 param of the spec, or a number; empty: all
+  bool new_keys = false;   // logits_mask: asked only of keys from kv_len - qo_len on, those of the request's own rows
   std::string rms_norm;    // a constant f32 param or a number, the epsilon; empty: x comes as it is
   int line = 1;  // of Component::file, where the code stands (a JSON string is one line there)
 };
@@ -124,6 +125,7 @@ struct Variant {
   static Variant from_file(const std::string& path, const VariantRegistry& known);
 
   bool has(Hook hook) const;
+  bool masks_new_keys_only() const;  // has a logits_mask, in no part asked of older keys
   // What the chain of a query, key or value transform sees as `pair`; all its parts that ask agree.
   RotaryPair pair(Hook hook) const;
   // The same with all that the chain asks of its row; refuses what one row cannot be to all parts.
