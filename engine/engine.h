@@ -72,8 +72,8 @@ struct AttentionConfig {
   // are. Costs up to 8 % of a full batch's time by the cost model, more of a single short request's,
   // and a workspace that grows with max_kv_tokens (planner/split_chunks.h). The kernels are the same.
   bool batch_invariant = false;
-  // plan() looks for prefixes that neighbouring requests share (Batch::kv_indices) and has their keys read
-  // once for all of them, where that is faster. Needs pages, at most 16 query heads to a kv head, and a
+  // plan() looks for prefixes that neighbouring requests share (Batch::kv_indices), up to three that nest, and
+  // has their keys read once for all of them, where that is faster. Needs pages, at most 16 query heads to a kv head, and a
   // variant whose rows see those keys alike: no window or sinks, and no hook that asks for a position,
   // a length or the request. Not with batch_invariant. Keeps the append kernel in the launch set.
   bool share_prefixes = false;

@@ -67,7 +67,11 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
                         (!config.share_prefixes && maxima.max_qo_len > 0 &&
                          std::int64_t{maxima.max_qo_len} * config.group <= shape.tile_rows);
   if (!one_tile) {
-    const std::int64_t rows = maxima.max_qo_rows * config.group;
+    std::int64_t rows = maxima.max_qo_rows * config.group;
+    // Rows that decode runs are listed once more for every level of prefixes that they share. (There are fewer
+    // groups than requests in them.)
+    if (config.share_prefixes)
+      rows += (kMaxPrefixLevels - 1) * std::min(rows, requests * config.max_decode_rows);
     tiles = rows / shape.tile_rows + std::min(requests, rows / (shape.tile_rows + 1));
   }
   PlanBounds bounds;
@@ -86,6 +90,11 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   bounds.items = whole_items + 3 * (ctas - 1);
   bounds.partials = ctas;  // the stream that a CTA's share ends in
   return bounds;
+}
+
+std::int64_t most_prefix_rows(const PlanConfig& config, const Maxima& maxima) {
+  if (!config.share_prefixes) return 0;
+  return std::min(maxima.max_qo_rows, std::int64_t{maxima.max_requests} * (config.max_decode_rows / config.group));
 }
 
 WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima) {
@@ -120,8 +129,8 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
     section.partial_lse = take(rows * sizeof(float));
   }
   if (config.share_prefixes) {
-    const std::size_t rows = static_cast<std::size_t>(maxima.max_qo_rows) *
-                             static_cast<std::size_t>(config.num_kv_heads * config.group);
+    const std::size_t rows = static_cast<std::size_t>(most_prefix_rows(config, maxima)) *
+                             static_cast<std::size_t>(config.num_kv_heads * config.group) * kMaxPrefixLevels;
     layout.prefix_o = take(rows * static_cast<std::size_t>(config.vo_dim()) * sizeof(float));
     layout.prefix_lse = take(rows * sizeof(float));
   }

@@ -28,4 +28,8 @@ struct PlanBounds {
 
 PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline pipeline);
 
+// Query rows, one behind the other, that there is room for states of shared prefixes for: as many as decode
+// can have. (A batch whose decode rows lie further apart shares less.)
+std::int64_t most_prefix_rows(const PlanConfig& config, const Maxima& maxima);
+
 }  // namespace heddle

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "engine/error.h"
@@ -18,7 +19,7 @@ struct Planner::Scratch {
   std::array<std::vector<StreamRun>, kNumPipelines> runs;
   std::vector<WorkItem> items;
   std::vector<ChunkPlace> borders;  // batch-invariant plans only
-  std::vector<SharedPrefix> prefixes;
+  std::optional<PrefixFinder> prefixes;
 };
 
 namespace {
@@ -74,24 +75,41 @@ void write_record(RequestRecord& to, const CheckedBatch& batch, int r) {
   to.padding = 0;
 }
 
+// How many of a request's first keys are shared: those up to the end of the innermost group around it.
+// Asked for every request in turn.
+class SharedKeys {
+ public:
+  explicit SharedKeys(std::span<const SharedPrefix> prefixes) : rest_(prefixes) {}
+
+  std::int32_t in_front_of(int request) {
+    while (depth_ > 0 && around_[depth_ - 1].end <= request) --depth_;
+    for (; !rest_.empty() && rest_.front().begin == request; rest_ = rest_.subspan(1)) around_[depth_++] = rest_.front();
+    return depth_ > 0 ? around_[depth_ - 1].key_end : 0;
+  }
+
+ private:
+  std::span<const SharedPrefix> rest_;
+  std::array<SharedPrefix, kMaxPrefixLevels> around_;
+  int depth_ = 0;
+};
+
 // Lists the streams of every request, and of every shared prefix: its requests then have the keys behind it.
 void list_streams(const PlanConfig& config, const CheckedBatch& batch, std::span<const SharedPrefix> prefixes,
                   std::span<StreamList, kNumPipelines> lists) {
-  auto prefix = prefixes.begin();
+  SharedKeys shared(prefixes);
   for (int r = 0; r < batch.num_requests; ++r) {
-    if (prefix != prefixes.end() && r == prefix->end) ++prefix;
-    const std::int32_t qo_len = batch.qo_len(r);
+    const std::int32_t qo_len = batch.qo_len(r), skipped = shared.in_front_of(r);
     if (qo_len == 0) continue;
-    const bool shares = prefix != prefixes.end() && r >= prefix->begin;
-    const std::int32_t skipped = shares ? prefix->keys : 0;
-    const std::int64_t kv_offset = batch.kv_offset(r) + (shares ? skipped / batch.page_size : 0);
+    const std::int64_t kv_offset = batch.kv_offset(r) + (skipped > 0 ? skipped / batch.page_size : 0);
     lists[static_cast<int>(pipeline_of(config, qo_len))].add(
         {kv_offset, r, batch.qo_begin(r), qo_len, batch.kv_len(r) - skipped});
   }
   for (const SharedPrefix& p : prefixes) {
     const std::int32_t rows = batch.qo_begin(p.end) - batch.qo_begin(p.begin);
     lists[static_cast<int>(Pipeline::append)].add_prefix(
-        {batch.kv_offset(p.begin), prefix_number(p.begin), batch.qo_begin(p.begin), rows, p.keys + rows}, p.keys);
+        {batch.kv_offset(p.begin) + p.key_begin / batch.page_size, prefix_number(p.begin, p.level),
+         batch.qo_begin(p.begin), rows, p.keys() + rows},
+        p.keys());
   }
 }
 
@@ -110,7 +128,7 @@ Planner::Planner(const PlanConfig& config, const Maxima& maxima)
       scratch_->borders.resize(borders);
     if (p == Pipeline::append) scratch_->items.resize(static_cast<std::size_t>(bounds.items));
   }
-  if (config.share_prefixes) scratch_->prefixes.resize(most_prefixes(maxima.max_requests));
+  if (config.share_prefixes) scratch_->prefixes.emplace(config, maxima);
 }
 
 Planner::~Planner() = default;
@@ -119,8 +137,7 @@ Planner& Planner::operator=(Planner&&) noexcept = default;
 
 std::span<const SharedPrefix> Planner::shared_prefixes(const CheckedBatch& batch, const MaskBounds& mask) {
   if (batch.batch.kv_indices.empty()) return {};
-  std::vector<SharedPrefix>& found = scratch_->prefixes;
-  return std::span(found).first(find_prefixes(config_, mask, batch, found));
+  return scratch_->prefixes->find(mask, batch);
 }
 
 PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<std::byte> out) {
@@ -138,12 +155,19 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
   header = {};
   header.mask = mask;
   header.num_requests = checked.num_requests;
+  for (const SharedPrefix& p : prefixes) {
+    header.prefix_row_begin = checked.qo_begin(prefixes.front().begin);
+    header.prefix_num_rows = std::max(header.prefix_num_rows, checked.qo_begin(p.end) - header.prefix_row_begin);
+  }
   writer.advance(sizeof(PlanHeader));
   writer.skip_to(sections_begin(config_));
 
   PlanSummary summary;
   summary.shared_prefixes = static_cast<int>(prefixes.size());
-  for (const SharedPrefix& p : prefixes) summary.shared_keys += std::int64_t{p.keys} * (p.end - p.begin - 1);
+  for (const SharedPrefix& p : prefixes) {
+    summary.shared_keys += std::int64_t{p.keys()} * (p.end - p.begin - 1);
+    summary.prefix_levels = std::max(summary.prefix_levels, p.level + 1);
+  }
   summary.num_qo_rows = checked.num_qo_rows();
   summary.max_kv_len = checked.max_kv_len;
   (config_.page_size == 0 ? summary.num_kv_rows : summary.num_indices) = checked.num_kv_entries();

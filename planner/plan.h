@@ -100,9 +100,9 @@ struct WorkspaceLayout {
     int max_partials = 0;
   };
   std::array<Section, kNumPipelines> section;
-  // States of shared prefixes, with share_prefixes: a row each of q and head.
-  std::size_t prefix_o = 0;    // f32 [max_qo_rows, num_qo_heads, head_dim_vo]
-  std::size_t prefix_lse = 0;  // f32 [max_qo_rows, num_qo_heads]
+  // States of shared prefixes, with share_prefixes: a row each of q, head and level (rows: layout.h).
+  std::size_t prefix_o = 0;    // f32 [most_prefix_rows, num_qo_heads, kMaxPrefixLevels, head_dim_vo]
+  std::size_t prefix_lse = 0;  // f32 [most_prefix_rows, num_qo_heads, kMaxPrefixLevels]
   std::size_t slots_begin = 0, slots_end = 0;  // bytes that must be 0xff before first use
   std::size_t total_bytes = 0;
 };
@@ -119,7 +119,8 @@ struct PlanSummary {
   std::array<int, kNumPipelines> joins{};  // cut streams
   std::array<double, kNumPipelines>
       max_over_mean{};  // cost of the busiest CTA over the mean; 1 when idle
-  int shared_prefixes = 0;      // groups of requests
+  int shared_prefixes = 0;      // groups of requests, and
+  int prefix_levels = 0;        // how deep they nest
   std::int64_t shared_keys = 0;  // that need not be read again: of every group, times its requests but one
   // What a run's tensors must reach.
   std::int64_t num_qo_rows = 0;

@@ -3,11 +3,18 @@
 // Their rows see those keys all alike, so the keys need to be read once for all of them instead of once
 // each: as one request of the append pipeline, with all their query rows, whose states then join those
 // of what each request has for itself (RadixAttention, arXiv:2312.07104; Hydragen, arXiv:2402.05099;
-// FlashInfer's cascade). A group is worth that only if it saves more than the second kernel costs.
+// FlashInfer's cascade). Prefixes nest, as in a radix tree: a system prompt for all, below it a
+// document for some, below that the samples of one answer. Each is a level of its own over the keys
+// behind those of the level around it, and a row joins the states of up to kMaxPrefixLevels of them.
+//
+// Neighbours alone are compared: what requests r and r + 1 have in common, for every r, makes the tree. A
+// group of it is worth sharing where that saves more than its items and states cost, by the cost models;
+// where the tree is deeper than there are levels, those are chosen that save most together.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "planner/check_batch.h"
 #include "planner/plan.h"
@@ -15,24 +22,60 @@
 namespace heddle {
 
 struct SharedPrefix {
-  std::int32_t begin = 0, end = 0;  // requests
-  std::int32_t keys = 0;            // whole KV tiles of the append pipeline, and whole pages
+  std::int32_t begin = 0, end = 0;          // requests
+  std::int32_t key_begin = 0, key_end = 0;  // whole KV tiles of the append pipeline, and whole pages
+  std::int32_t level = 0;                   // groups around it; their keys are those in front of its own
+  std::int32_t keys() const { return key_end - key_begin; }
 };
 
 // What stands for a request in the items of a prefix (templates/abi.h).
-constexpr std::int32_t prefix_number(std::int32_t first_request) { return -1 - first_request; }
+constexpr std::int32_t prefix_number(std::int32_t first_request, std::int32_t level) {
+  return -1 - (first_request * kMaxPrefixLevels + level);
+}
 // The request of an item, or the first that shares the prefix.
 constexpr std::int32_t first_request(const WorkItem& item) {
-  return item.request < 0 ? prefix_number(item.request) : item.request;
+  return item.request < 0 ? (-1 - item.request) / kMaxPrefixLevels : item.request;
 }
+constexpr std::int32_t prefix_level(const WorkItem& item) { return (-1 - item.request) % kMaxPrefixLevels; }
 
-// Most groups that a batch can have: each has two requests or more.
-constexpr std::size_t most_prefixes(std::int64_t max_requests) { return static_cast<std::size_t>(max_requests / 2); }
+// Finds groups among the requests that decode runs. Allocates in its constructor only.
+class PrefixFinder {
+ public:
+  PrefixFinder(const PlanConfig& config, const Maxima& maxima);
 
-// Finds groups among the requests that decode runs, in order and apart, and writes them to `out` (room for
-// most_prefixes). Exact: a group's page ids are equal one by one. None where a window or sinks make
-// rows see different keys. Requires: batch.kv_indices holds what the batch reaches.
-std::size_t find_prefixes(const PlanConfig& config, const MaskBounds& mask, const CheckedBatch& batch,
-                          std::span<SharedPrefix> out);
+  // By their first request, a group in front of those inside it. Exact: the page ids of a group are equal
+  // one by one. None where a window or sinks make rows see different keys. Requires: batch.kv_indices
+  // holds what the batch reaches. Valid until the next call.
+  std::span<const SharedPrefix> find(const MaskBounds& mask, const CheckedBatch& batch);
+
+ private:
+  // Requests that have at least `keys` in common, as many as there are. Children have more.
+  struct Node {
+    std::int32_t begin, end, keys;
+    std::int32_t first_child, last_child, next;
+    double saved_per_key, price;
+    double below[kMaxPrefixLevels];  // most that its children save where it is kept and so many levels are left
+  };
+
+  std::int64_t shareable_keys(const CheckedBatch& batch, int request) const;
+  std::int64_t common_keys(const CheckedBatch& batch, int request) const;
+  void grow_tree(const CheckedBatch& batch);
+  void open(std::int32_t begin, std::int32_t keys);
+  void adopt(std::int32_t parent, std::int32_t child);
+  void close(const CheckedBatch& batch, std::int32_t end);
+
+  double saved_by(const Node& node, std::int32_t front, int levels) const;
+  double best(const Node& node, std::int32_t front, int levels, int dropped) const;
+  double best_of_children(const Node& node, std::int32_t front, int levels, int dropped) const;
+  void choose(const Node& parent, std::int32_t front, int levels, int dropped);
+  void keep_what_has_room(const CheckedBatch& batch);
+
+  PlanConfig config_;
+  std::int64_t most_rows_;
+  std::int64_t step_;  // whole KV tiles of append that are whole pages
+  std::vector<Node> nodes_;         // the first one: all requests, nothing in common
+  std::vector<std::int32_t> open_;  // from the first one down, while the tree grows
+  std::vector<SharedPrefix> found_;
+};
 
 }  // namespace heddle

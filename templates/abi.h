@@ -65,14 +65,17 @@ struct MaskBounds {
   int32_t sink = 0;
 };
 
+// Shared prefixes nest. A row has the states of so many at most, of the outermost one first.
+inline constexpr int kMaxPrefixLevels = 3;
+
 // Packed row p of a request is (token p / group, head p % group of the kv head's group).
 // KV tile t of the visited ones is tile t of the sequence before gap_begin and t + gap_tiles from
 // there on (sink keys stand before the gap, the window behind it).
 struct WorkItem {
   int64_t kv_offset;  // paged: the request's first entry in kv_indices; ragged: its first K/V row
-  int32_t request;    // below 0, -1 - its first request: a prefix that requests share, with the rows of
-                      // all of them. It is the append pipeline's, and leaves states instead of output,
-                      // which decode, running behind it, joins with its own
+  int32_t request;    // below 0, -1 - (its first request * kMaxPrefixLevels + its level): a prefix that
+                      // requests share, with the rows of all of them. It is the append pipeline's, and
+                      // leaves states instead of output, which decode, running behind it, joins with its own
   int32_t qo_begin;  // its first row in q and o
   int32_t qo_len;
   int32_t kv_len;
@@ -110,7 +113,8 @@ struct PlanHeader {
   int32_t num_requests;
   int32_t requests_offset;
   PlanSection section[kNumPipelines];
-  int32_t padding[2];
+  int32_t prefix_row_begin;  // of q: rows [begin, begin + num_rows) may have states of shared prefixes
+  int32_t prefix_num_rows;   // 0: nothing is shared in this step
 };
 
 static_assert(sizeof(RequestRecord) == 24);
@@ -133,9 +137,10 @@ struct AttentionParams {
   const int32_t* cta_begin;   // of the pipeline that runs; at a fixed place behind the header
   float* partial_o;           // [slots, tile rows, head_dim_vo], kEmptyWord between launches
   float* partial_lse;         // [slots, tile rows], the same
-  float* prefix_o;            // [num_qo_rows, num_qo_heads, head_dim_vo], and
-  float* prefix_lse;          // [num_qo_rows, num_qo_heads]: states of shared prefixes; kEmptyWord where
-                              // there is none, and between launches; null where none are shared
+  float* prefix_o;            // [rows, num_qo_heads, kMaxPrefixLevels, head_dim_vo], and
+  float* prefix_lse;          // [rows, num_qo_heads, kMaxPrefixLevels]: states of shared prefixes, of q's rows from
+                              // prefix_row_begin on; kEmptyWord where there is none, and between launches; null
+                              // where none are shared
   int64_t q_row_stride, q_head_stride;
   int64_t k_page_stride, k_row_stride, k_head_stride;
   int64_t v_page_stride, v_row_stride, v_head_stride;

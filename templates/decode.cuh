@@ -253,15 +253,16 @@ class Decode {
     finish_rows(item, sees_keys);
     __syncthreads();  // the stages are free again
     if (item.join > 0) empty_lse<Spec>(p_, item, kThreads);
-    if constexpr (Spec::kSharesPrefixes) empty_prefix(item);
+    if constexpr (Spec::kSharesPrefixes) empty_prefixes(item);
   }
 
-  HEDDLE_DEVICE void empty_prefix(const WorkItem& item) const {
-    const int row = threadIdx.x;
+  HEDDLE_DEVICE void empty_prefixes(const WorkItem& item) const {
+    const int row = threadIdx.x / kMaxPrefixLevels, level = threadIdx.x % kMaxPrefixLevels;
     if (row >= item.num_rows || (item.partial >= 0 && item.join == 0)) return;
     const HookContext context = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
-    put_back_empty(p_.prefix_lse + prefix_row<Spec>(p_, context));
+    if (const int64_t first = prefix_row<Spec>(p_, context); first >= 0) put_back_empty(p_.prefix_lse + first + level);
   }
+  static_assert(kThreads >= kRows * kMaxPrefixLevels, "a thread empties one state");
 
   HEDDLE_DEVICE void begin_head(const WorkItem& item) {
 #pragma unroll
@@ -416,7 +417,7 @@ class Decode {
 
   HEDDLE_DEVICE void write_row(const WorkItem& item, int row, int column, JoinedState<Hooks>& state) {
     const HookContext context = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
-    if constexpr (Spec::kSharesPrefixes) add_prefix<Spec>(state, p_, context, column);
+    if constexpr (Spec::kSharesPrefixes) add_prefixes<Spec>(state, p_, context, column);
     const RowResult<Hooks> result = finish_row(state.max2, state.sum, context, hooks_);
     store_output<Spec>(p_, context, column, state.o * result.scale, result.lse, hooks_);
     if (column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);

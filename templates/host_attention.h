@@ -168,13 +168,15 @@ class HostAttention {
     }
     c.kv_pos = -1;
     if (item.join > 0) join(state, item, row);
-    const int64_t prefix_row = int64_t(c.q_row) * p_.num_kv_heads * p_.group + c.qo_head;
+    const int64_t state_row = int64_t(c.q_row) - header_.prefix_row_begin;
+    const int64_t prefix_row = (state_row * p_.num_kv_heads * p_.group + c.qo_head) * kMaxPrefixLevels;
     if (item.partial >= 0 && item.join == 0) {
       write_state(p_.partial_o, p_.partial_lse, int64_t(item.partial) * p_.tile_rows + row, state);
     } else if (item.request < 0) {
-      write_state(p_.prefix_o, p_.prefix_lse, prefix_row, state);
+      write_state(p_.prefix_o, p_.prefix_lse, prefix_row + (-1 - item.request) % kMaxPrefixLevels, state);
     } else {
-      if (pipeline_ == Pipeline::decode && p_.prefix_lse) take_prefix(state, prefix_row);
+      if (pipeline_ == Pipeline::decode && state_row >= 0 && state_row < header_.prefix_num_rows)
+        for (int level = 0; level < kMaxPrefixLevels; ++level) take_prefix(state, prefix_row + level);
       write_row(c, state);
     }
   }
@@ -234,7 +236,7 @@ class HostAttention {
       add_state(state, p_.partial_o, p_.partial_lse, int64_t(slot) * p_.tile_rows + row);
   }
 
-  // That of the row's shared prefix, if it has one, which is then gone.
+  // That of one of the row's shared prefixes, if it has it, which is then gone.
   void take_prefix(State& state, int64_t row) const {
     uint32_t word;
     std::memcpy(&word, p_.prefix_lse + row, 4);

@@ -190,20 +190,32 @@ HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p
 
 // --- shared prefixes ------------------------------------------------------------------------
 
-// Where the state of a row's shared prefix lies: written by append, taken by decode behind it.
+// Where the states of a row's shared prefixes lie, one a level: written by append, taken by decode behind it.
+// Below 0: there is no room for any, and no need.
 template <class Spec>
 HEDDLE_DEVICE int64_t prefix_row(const AttentionParams& p, const HookContext& context) {
-  return int64_t(context.q_row) * p.num_kv_heads * Spec::kGroup + context.qo_head;
+  const PlanHeader& header = *reinterpret_cast<const PlanHeader*>(p.plan);
+  const int row = context.q_row - header.prefix_row_begin;
+  if (row < 0 || row >= header.prefix_num_rows) return -1;
+  return (int64_t(row) * p.num_kv_heads * Spec::kGroup + context.qo_head) * kMaxPrefixLevels;
 }
+HEDDLE_DEVICE int prefix_level(const WorkItem& item) { return (-1 - item.request) % kMaxPrefixLevels; }
 
-// Adds it, four columns, where there is one.
+// Adds those that there are, four columns, the outermost first. A level has one only if the level around it has.
 template <class Spec, class Hooks>
-HEDDLE_DEVICE void add_prefix(JoinedState<Hooks>& state, const AttentionParams& p, const HookContext& context, int column) {
+HEDDLE_DEVICE void add_prefixes(JoinedState<Hooks>& state, const AttentionParams& p, const HookContext& context, int column) {
   const int64_t row = prefix_row<Spec>(p, context);
-  const float lse2 = load_relaxed(p.prefix_lse + row);
-  if (is_empty(lse2)) return;
-  state.raise(lse2);
-  state.add(lse2, load_relaxed(reinterpret_cast<const float4*>(p.prefix_o + row * Spec::kHeadDimVo + column)));
+  if (row < 0) return;
+  float lse2[kMaxPrefixLevels];
+#pragma unroll
+  for (int level = 0; level < kMaxPrefixLevels; ++level) lse2[level] = load_relaxed(p.prefix_lse + row + level);
+#pragma unroll
+  for (int level = 0; level < kMaxPrefixLevels; ++level) {
+    if (is_empty(lse2[level])) return;
+    state.raise(lse2[level]);
+    state.add(lse2[level],
+              load_relaxed(reinterpret_cast<const float4*>(p.prefix_o + (row + level) * Spec::kHeadDimVo + column)));
+  }
 }
 
 // Threads 0 to `threads` - 1, after all of them have read the slots that `item` joins.

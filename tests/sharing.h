@@ -1,15 +1,16 @@
-// Random batches whose neighbours share leading pages, some of them, beside others that do not.
+// Random batches whose neighbours share leading pages, some of them, beside others that do not. Prefixes nest.
 #pragma once
 
 #include <algorithm>
 #include <initializer_list>
+#include <vector>
 
 #include "tests/problem.h"
 
 namespace heddle_tests {
 
 struct SharingSizes {
-  int most_prefix_keys;  // of a group
+  int most_prefix_keys;  // of a group; of up to two inside it half as many each
   int most_requests;     // of a group
   int most_own_keys;     // of a request, behind its prefix
 };
@@ -26,13 +27,26 @@ inline ProblemShape sharing_shape(heddle::tools::Random& random, const heddle::A
   };
   for (int groups = 1 + random.below(3); groups > 0; --groups) {
     if (random.below(2)) add(random.below(2) ? 0 : 40, 50 + random.below(200), 0);  // none, or a prefill
-    const int pages = (sizes.most_prefix_keys / 2 + random.below(sizes.most_prefix_keys / 2)) / page;
+    const int half = sizes.most_prefix_keys / 2;
+    // Keys up to the end of each level, in pages.
+    std::vector<int> ends{(half + random.below(half)) / page};
+    while (ends.size() < 4 && random.below(3)) ends.push_back(ends.back() + (half / 2 + random.below(half / 2)) / page);
     for (int i = 0, n = 1 + random.below(sizes.most_requests); i < n; ++i) {
       const int qo_len = 1 + random.below(most_rows);
-      add(qo_len, pages * page + qo_len + random.below(sizes.most_own_keys), i == 0 ? 0 : pages);
+      const int same = i == 0 ? 0 : ends[static_cast<std::size_t>(random.below(static_cast<int>(ends.size())))];
+      add(qo_len, ends.back() * page + qo_len + random.below(sizes.most_own_keys), same);
     }
   }
   return shape;
+}
+
+// Page ids of a batch for plan() alone, by which no two requests have more than `pages` in common.
+inline std::vector<std::int32_t> ids_apart(const heddle::Batch& batch, int pages) {
+  std::vector<std::int32_t> ids(batch.kv_indices.begin(), batch.kv_indices.end());
+  for (std::size_t r = 0; r + 1 < batch.kv_indptr.size(); ++r)
+    if (batch.kv_indptr[r] + pages < batch.kv_indptr[r + 1])
+      ids[static_cast<std::size_t>(batch.kv_indptr[r] + pages)] = -1 - static_cast<std::int32_t>(r);
+  return ids;
 }
 
 inline heddle::AttentionConfig sharing_config(heddle::tools::Random& random, int head_dim) {
