@@ -133,6 +133,33 @@ TEST_CASE("cpu: V's head_dim need not be that of q and k", "[engine]") {
   }
 }
 
+// A mask of new keys says in a word what its code would otherwise have to: alone, and beside one of all keys.
+TEST_CASE("cpu: a mask of new keys keeps all older ones", "[engine]") {
+  Engine engine = cpu_engine();
+  const std::string code = "(kv_pos + q_pos) % 3 != 0 && logit < 1.0f";
+  add_spec(engine, R"({"name": "of_new", "hooks": {"logits_mask": {"keys": "new", "code": "return )" + code + R"(;"}}})");
+  add_spec(engine, R"({"name": "of_all", "hooks": {"logits_mask": "return kv_pos < kv_len - qo_len || ()" + code + R"();"}})");
+  add_spec(engine, R"({"name": "odd", "hooks": {"logits_mask": "return kv_pos % 2 == 1;"}})");
+  add_spec(engine, R"({"name": "of_new_and_odd", "compose": ["of_new", "odd"]})");
+  add_spec(engine, R"({"name": "of_all_and_odd", "compose": ["of_all", "odd"]})");
+  CHECK(engine.variants().at("of_new").masks_new_keys_only());
+  CHECK_FALSE(engine.variants().at("of_new_and_odd").masks_new_keys_only());
+  const auto run = [&](const char* variant) {
+    AttentionConfig config = small_config();
+    config.variant = variant;
+    Attention attention = engine.attention(config);
+    Problem problem(engine, mixed_shape(config), 5);
+    Workspace workspace = attention.workspace(problem.maxima());
+    const Bits bits = bits_of(attention, workspace, problem);
+    const Verdict verdict = problem.judge();
+    INFO(verdict.what);
+    CHECK(verdict.ok);
+    return bits;
+  };
+  CHECK(run("of_new") == run("of_all"));
+  CHECK(run("of_new_and_odd") == run("of_all_and_odd"));
+}
+
 TEST_CASE("one workspace serves batches that shrink and grow, none included", "[engine]") {
   Engine engine = cpu_engine();
   for (const int page_size : {0, 1, 16}) {
