@@ -26,9 +26,12 @@ constexpr std::size_t kNamedRequests = 12;  // in the legend, in full colour
 constexpr std::string_view kStyle =
     R"(<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse">
 <path d="M-1 1 l2 -2 M0 6 l6 -6 M5 7 l2 -2" stroke="#000" stroke-width="1.2" stroke-opacity="0.6"/>
+</pattern><pattern id="dots" width="4" height="4" patternUnits="userSpaceOnUse">
+<circle cx="2" cy="2" r="1" fill="#fff" fill-opacity="0.8"/>
 </pattern></defs>
 <style>
 .piece { fill: url(#hatch); pointer-events: none; }
+.prefix { fill: url(#dots); pointer-events: none; }
 rect { shape-rendering: crispEdges; }
 </style>)";
 
@@ -116,11 +119,13 @@ struct Panel {
 
 // What a browser shows where the pointer rests on a bar.
 std::string tip(int cta, const WorkItem& first, std::size_t count) {
-  if (first.partial < 0)
-    return fmt::format("CTA {}, request {}: {} whole item{}", cta, first_request(first), count,
-                       count == 1 ? "" : "s");
-  return fmt::format("CTA {}, request {}: kv head {}, KV tiles {} to {}", cta, first_request(first),
-                     first.kv_head_begin, first.tile_begin, first.tile_end - 1);
+  const std::string whose = first.request < 0
+                                ? fmt::format("prefix of level {} from request {} on, {} query rows", prefix_level(first),
+                                              first_request(first), first.qo_len)
+                                : fmt::format("request {}", first.request);
+  if (first.partial < 0) return fmt::format("CTA {}, {}: {} whole item{}", cta, whose, count, count == 1 ? "" : "s");
+  return fmt::format("CTA {}, {}: kv head {}, KV tiles {} to {}", cta, whose, first.kv_head_begin, first.tile_begin,
+                     first.tile_end - 1);
 }
 
 // Neighbouring items that look the same become one rectangle: 300 small items a CTA stay drawable.
@@ -142,6 +147,7 @@ void draw_bar(Drawing& drawing, const Panel& panel, const Ranking& ranking, int 
         std::max(0.2, panel.width_of(end - begin) - seam), panel.row_height() - 1);
     drawing.add(R"(<rect {} fill="{}"><title>{}</title></rect>)", place,
                 colour_of(ranking, first_request(items[first])), tip(cta, items[first], i - first));
+    if (items[first].request < 0) drawing.add(R"(<rect {} class="prefix"/>)", place);
     if (piece) drawing.add(R"(<rect {} class="piece"/>)", place);
     begin = end;
   }
@@ -213,6 +219,12 @@ void draw_legend(Drawing& drawing, const PlanView& view, const Ranking& ranking)
   const std::string box = fmt::format(R"(x="{}" y="{:.1f}" width="12" height="12")", x, y - 10);
   drawing.add(R"(<rect {0} fill="#bbb"/><rect {0} class="piece"/>)", box);
   drawing.text(x + 18, y, "start", 11, "hatched: piece of a cut stream");
+  if (view.header().prefix_num_rows == 0) return;
+  y += 18;
+  const std::string dotted = fmt::format(R"(x="{}" y="{:.1f}" width="12" height="12")", x, y - 10);
+  drawing.add(R"(<rect {0} fill="#999"/><rect {0} class="prefix"/>)", dotted);
+  drawing.text(x + 18, y, "start", 11, "dotted: prefix that requests share,");
+  drawing.text(x + 18, y + 14, "start", 11, "in the colour of the first of them");
 }
 
 }  // namespace
@@ -227,7 +239,7 @@ std::string draw_svg(const PlanConfig& config, std::span<const std::byte> plan) 
   }
   int height = kTitle;
   for (const Panel& panel : panels) height += panel.height();
-  height = std::max(height, kTitle + 60 + 18 * static_cast<int>(ranking.largest.size()));
+  height = std::max(height, kTitle + 110 + 18 * static_cast<int>(ranking.largest.size()));
 
   Drawing drawing;
   drawing.add(

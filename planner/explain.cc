@@ -1,6 +1,7 @@
 #include "planner/explain.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "engine/error.h"
 #include "planner/cost.h"
 #include "planner/plan_view.h"
+#include "planner/prefixes.h"
 #include "planner/streams.h"
 
 namespace heddle {
@@ -101,6 +103,22 @@ std::string tiles_words(const PlanConfig& config, const PipelineShape& shape, co
   return words;
 }
 
+// Which of its keys are read once for several requests.
+std::string prefix_words(const PlanView& view, const RequestRecord& record) {
+  std::array<const WorkItem*, kMaxPrefixLevels> levels{};
+  for (const WorkItem& item : view.section(Pipeline::append).items)
+    if (item.request < 0 && record.qo_begin >= item.qo_begin && record.qo_begin < item.qo_begin + item.qo_len)
+      levels[static_cast<std::size_t>(prefix_level(item))] = &item;
+  std::string words;
+  for (const WorkItem* item : levels) {
+    if (item == nullptr) break;
+    words += fmt::format("{} {} of its keys are read once for {}, from request {} on",
+                         words.empty() ? "The first" : ", the next", item->kv_len - item->qo_len,
+                         counted(item->qo_len, "query row"), first_request(*item));
+  }
+  return words.empty() ? "" : words + ", by the append pipeline; it joins their states with that of the rest. ";
+}
+
 std::string place_words(const Share& share) {
   return fmt::format("{} of the work list on {} (CTA {}{})", counted(share.items, "item"),
                      counted(static_cast<std::int64_t>(share.ctas.size()), "CTA"),
@@ -178,6 +196,7 @@ std::string explain(const PlanConfig& config, std::span<const std::byte> plan, i
                        decode ? "decode" : "append");
   const PlanView::Section section = view.section(pipeline);
   const Share share = share_of(config, pipeline, section, request);
+  words += prefix_words(view, record);
   words += tiles_words(config, shape, view, record, share);
   return words + (config.batch_invariant ? chunk_words(share) : cut_words(shape, section, share));
 }

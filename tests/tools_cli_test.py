@@ -156,6 +156,22 @@ class Plan(Command):
             text = self.done("plan", "--kv", kv, "--batch-invariant", "--explain", 0)
             self.assertRegex(text, words)
 
+    def test_shared_prefixes(self):
+        picture = self.folder / "shared.svg"
+        shared = ["plan", "--kv", "64x21504", "--shared", "64x16384,8x4096"]
+        text = self.done(*shared, "--svg", picture, "--explain", 9)
+        self.assertIn("shared prefixes 9, levels 2", text)
+        self.assertIn("The first 16384 of its keys are read once for 64 query rows, from request 0 on, the next 4096 of its "
+                      "keys are read once for 8 query rows, from request 8 on", text)
+        self.assertIn('class="prefix"', picture.read_text())
+        figures = self.figures(*shared)
+        self.assertEqual((figures["prefix_levels"], figures["shared_keys"]), (2, 16384 * 63 + 8 * 4096 * 7))
+        self.assertEqual(self.figures("plan", "--kv", "64x21504")["shared_keys"], 0)
+        self.refused("plan", "--kv", "4x64", "--shared", "4x128", says="64")
+        self.refused("plan", "--kv", "4x64", "--shared", "4x40", says="whole pages")
+        self.refused("plan", "--kv", "4x64", "--shared", "4x32", "--page", 0, says="pages")
+        self.refused("plan", "--kv", "4x64", "--shared", "4x32", "--batch-invariant", says="exclude")
+
     def test_nothing_to_do(self):
         self.assertEqual(self.figures("plan", "--kv", "[]", "--qo", "[]")["items"], 0)
 

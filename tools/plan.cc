@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <numeric>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,6 +15,8 @@
 #include "planner/explain.h"
 #include "planner/lengths.h"
 #include "planner/plan.h"
+#include "planner/cost_table.h"
+#include "tools/bench_pages.h"
 #include "tools/gpu_timer.h"
 #include "tools/json.h"
 #include "tools/lengths_only.h"
@@ -25,34 +27,50 @@ namespace heddle::tools {
 namespace {
 
 struct Input {
-  std::vector<std::int32_t> qo_lens, kv_lens;
+  Workload workload;  // lengths, pages and what is shared
   PlanConfig config;
   MaskBounds mask;
 };
 
 // What an Attention for any batch would plan with, on a GPU that need not be here. Its tile is the
 // one that an engine tries first.
-PlanConfig plan_config_of(const Heads& heads, int page_size, bool batch_invariant,
-                          const DeviceLimits& limits) {
+PlanConfig plan_config_of(const Workload& w, const Variant& variant, const DeviceLimits& limits) {
+  const Heads& heads = w.heads;
   const AttentionConfig attention{.num_qo_heads = heads.num_qo_heads,
                                   .num_kv_heads = heads.num_kv_heads,
                                   .head_dim = heads.head_dim,
                                   .head_dim_vo = heads.head_dim_vo,
-                                  .page_size = page_size};
+                                  .page_size = w.page_size,
+                                  .batch_invariant = w.batch_invariant,
+                                  .share_prefixes = w.share_prefixes};
   check_config(attention);
+  check_sharing(variant, attention);
   PlanConfig config{.num_kv_heads = heads.num_kv_heads,
                     .group = heads.num_qo_heads / heads.num_kv_heads,
                     .head_dim = heads.head_dim,
                     .head_dim_vo = heads.head_dim_vo,
-                    .page_size = page_size,
+                    .page_size = w.page_size,
                     .max_decode_rows = decode_rows(attention),
-                    .batch_invariant = batch_invariant};
+                    .batch_invariant = w.batch_invariant,
+                    .share_prefixes = w.share_prefixes,
+                    .sharing_cost = kSharingCost};
   for (const Pipeline pipeline : launch_set(attention)) {
     const TileConfig tile = tile_candidates(pipeline, decode_rows(attention), head_dims(attention), limits)[0];
     config.pipeline[static_cast<int>(pipeline)] =
         pipeline_shape(pipeline, tile, limits.num_sms * tile.ctas_per_sm, head_dims(attention));
   }
   return config;
+}
+
+// "64x16384,8x4096": requests and keys of each level.
+std::vector<SharedLevel> parse_shared(const std::string& text) {
+  std::vector<SharedLevel> levels;
+  std::istringstream list(text);
+  for (std::string level; std::getline(list, level, ',');) {
+    const std::vector<std::int32_t> lengths = parse_lengths(level);
+    levels.push_back({int(lengths.size()), lengths.empty() ? 0 : lengths[0]});
+  }
+  return levels;
 }
 
 double median_host_us(Planner& planner, const Batch& batch, const MaskBounds& mask,
@@ -81,9 +99,11 @@ double worst_balance(const PlanSummary& summary) {
 
 void print_summary(const Input& input, const PlanSummary& summary, const WorkspaceLayout& layout,
                    double host_us) {
-  fmt::print("{} requests, {} query rows and {} keys in all\n", input.kv_lens.size(),
-             std::accumulate(input.qo_lens.begin(), input.qo_lens.end(), std::int64_t{0}),
-             std::accumulate(input.kv_lens.begin(), input.kv_lens.end(), std::int64_t{0}));
+  const Workload& w = input.workload;
+  fmt::print("{} requests, {} query rows and {} keys in all\n", w.kv_lens.size(), w.num_qo_rows(), w.num_kv_tokens());
+  if (w.share_prefixes)
+    fmt::print("shared prefixes {}, levels {}; {} keys need not be read again\n", summary.shared_prefixes,
+               summary.prefix_levels, summary.shared_keys);
   for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append}) {
     const int p = static_cast<int>(pipeline);
     if (summary.items[p] == 0) continue;
@@ -97,16 +117,19 @@ void print_summary(const Input& input, const PlanSummary& summary, const Workspa
              double(layout.total_bytes) / 1e6, host_us);
 }
 
-int run(const Input& input, int page_size, const std::string& svg, int explained,
-        const std::string& json) {
-  const LengthsOnly lengths(input.qo_lens, input.kv_lens, page_size);
-  const Maxima maxima{.max_requests = std::max(1, int(input.kv_lens.size())),
+int run(const Input& input, const std::string& svg, int explained, const std::string& json) {
+  const Workload& w = input.workload;
+  const LengthsOnly lengths(w.qo_lens, w.kv_lens, w.page_size);
+  const PageTable pages = page_table(w, lengths);
+  Batch batch = lengths.batch();
+  if (w.share_prefixes) batch.kv_indices = pages.ids;
+  const Maxima maxima{.max_requests = std::max(1, int(w.kv_lens.size())),
                       .max_qo_rows = std::max(1, lengths.qo_indptr.back()),
                       .max_kv_tokens = std::max<std::int64_t>(1, lengths.kv_tokens)};
   Planner planner(input.config, maxima);
   std::vector<std::byte> bytes(planner.layout().plan_bytes);  // operator new aligns to 16
-  const PlanSummary summary = planner.plan(lengths.batch(), input.mask, bytes);
-  const double host_us = median_host_us(planner, lengths.batch(), input.mask, bytes);
+  const PlanSummary summary = planner.plan(batch, input.mask, bytes);
+  const double host_us = median_host_us(planner, batch, input.mask, bytes);
   print_summary(input, summary, planner.layout(), host_us);
   if (explained >= 0) fmt::print("\n{}\n", explain(input.config, bytes, explained));
   if (!svg.empty()) write_text_file(svg, draw_svg(input.config, bytes));
@@ -114,6 +137,9 @@ int run(const Input& input, int page_size, const std::string& svg, int explained
                     {"partials", sum(summary.partials)},
                     {"cut_streams", sum(summary.joins)},
                     {"max_over_mean", worst_balance(summary)},
+                    {"shared_prefixes", summary.shared_prefixes},
+                    {"prefix_levels", summary.prefix_levels},
+                    {"shared_keys", summary.shared_keys},
                     {"copy_bytes", summary.copy_bytes},
                     {"workspace_bytes", planner.layout().total_bytes},
                     {"host_us", host_us}});
@@ -124,7 +150,7 @@ int run(const Input& input, int page_size, const std::string& svg, int explained
 
 int plan(const Arguments& arguments) {
   std::string qo = "1x1", kv = "64x4096", heads = "32,8,128", arch = "sm_90a", variant = "softmax",
-              svg, json;
+              shared, svg, json;
   std::vector<std::string> params;
   int page = 16, sms = 132, explained = -1;
   bool batch_invariant = false;
@@ -141,6 +167,9 @@ int plan(const Arguments& arguments) {
   options.texts(params, "--param", "name=value");
   options.flag(batch_invariant, "--batch-invariant",
                "cut each request by its own lengths alone, so that its bits never depend on the batch");
+  options.text(shared, "--shared",
+               "keys that requests share and are read once for: 64x16384,8x4096 are 16384 of 64 requests and, of "
+               "each 8 among them, the next 4096");
   options.text(svg, "--svg", "draw the work list into this file");
   options.number(explained, "--explain", "tell how this request was cut and why");
   options.text(json, "--json", "write the figures to this file");
@@ -150,13 +179,20 @@ int plan(const Arguments& arguments) {
   Engine engine({.device = DeviceKind::cpu});
   const Variant& chosen = engine.variants().at(resolve_variant(engine, variant));
   Input input;
-  input.kv_lens = parse_lengths(kv);
-  input.qo_lens = parse_qo_lengths(qo, input.kv_lens.size());
+  Workload& w = input.workload;
+  w.heads = parse_heads(heads);
+  w.page_size = page;
+  w.kv_lens = parse_lengths(kv);
+  w.qo_lens = parse_qo_lengths(qo, w.kv_lens.size());
+  w.batch_invariant = batch_invariant;
+  w.shared = parse_shared(shared);
+  w.share_prefixes = !w.shared.empty();
+  check_shared(w.shared, page, w.kv_lens, "The batch");
   input.mask = chosen.bounds(chosen.resolve(parse_params(params)));
   DeviceLimits limits = limits_of(arch);
   limits.num_sms = sms;
-  input.config = plan_config_of(parse_heads(heads), page, batch_invariant, limits);
-  return run(input, page, svg, explained, json);
+  input.config = plan_config_of(w, chosen, limits);
+  return run(input, svg, explained, json);
 }
 
 }  // namespace heddle::tools

@@ -24,6 +24,25 @@ std::int64_t Workload::num_kv_tokens() const {
   return std::accumulate(kv_lens.begin(), kv_lens.end(), std::int64_t{0});
 }
 
+void check_shared(const std::vector<SharedLevel>& levels, int page_size, const std::vector<std::int32_t>& kv_lens,
+                  const std::string& where) {
+  std::int64_t keys = 0;
+  int around = 0;
+  for (const SharedLevel& level : levels) {
+    if (level.requests < 1 || around % level.requests != 0)
+      fail(ErrorKind::invalid_argument, "{} shares among {} requests; each level's must divide those of the level in front.",
+           where, level.requests);
+    if (page_size < 1 || level.keys < 1 || level.keys % page_size != 0)
+      fail(ErrorKind::invalid_argument, "{} shares {} keys on pages of {}; it must be whole pages.", where, level.keys,
+           page_size);
+    around = level.requests;
+    keys += level.keys;
+  }
+  for (const std::int32_t length : kv_lens)
+    if (length < keys)
+      fail(ErrorKind::invalid_argument, "{} shares {} keys, and has a request of {}.", where, keys, length);
+}
+
 VisibleKeys visible_keys(const MaskBounds& mask, int qo_len, int kv_len, int row) {
   const std::int64_t q_pos = std::int64_t{kv_len} - qo_len + row;
   const std::int64_t right = mask.causal ? 0 : mask.window_right;
@@ -155,30 +174,13 @@ void read_rule(const nlohmann::json& entry, const std::string& where, Workload& 
   if (w.window_left >= 0) w.mask.window_left = w.window_left;
 }
 
-// Keys that requests have in common, from the first level on.
-std::vector<SharedLevel> read_shared(const nlohmann::json& entry, const std::string& where, const Workload& w) {
-  std::vector<SharedLevel> levels;
-  std::int64_t keys = 0;
-  for (const auto& [requests, length] : field_or(entry, "shared", std::vector<std::pair<int, int>>(), where)) {
-    if (requests < 1 || (!levels.empty() && levels.back().requests % requests != 0))
-      fail(ErrorKind::invalid_argument, "{} shares among {} requests; each level's must divide those of the level in front.",
-           where, requests);
-    if (w.page_size < 1 || length < 1 || length % w.page_size != 0)
-      fail(ErrorKind::invalid_argument, "{} shares {} keys on pages of {}; it must be whole pages.", where, length,
-           w.page_size);
-    levels.push_back({requests, length});
-    keys += length;
-  }
-  for (const std::int32_t length : w.kv_lens)
-    if (length < keys)
-      fail(ErrorKind::invalid_argument, "{} shares {} keys, and has a request of {}.", where, keys, length);
-  return levels;
-}
-
+// Which keys requests have in common.
 void read_pages(const nlohmann::json& entry, const std::string& where, Workload& w) {
   w.share_prefixes = field_or(entry, "share_prefixes", false, where);
   w.pool_keys = field_or(entry, "pool", 0, where);
-  w.shared = read_shared(entry, where, w);
+  for (const auto& [requests, keys] : field_or(entry, "shared", std::vector<std::pair<int, int>>(), where))
+    w.shared.push_back({requests, keys});
+  check_shared(w.shared, w.page_size, w.kv_lens, where);
   if (w.pool_keys == 0) return;
   if (!w.shared.empty() || w.page_size < 1 || w.pool_keys % w.page_size != 0)
     fail(ErrorKind::invalid_argument, "{} has a \"pool\" of {} keys; it must be whole pages of {}, without \"shared\".",

@@ -56,6 +56,10 @@ struct Workload {
   bool has_shape_of(const Workload& other) const;
 };
 
+// Throws, beginning with `where`, unless levels are whole pages, nest, and leave no request with fewer keys.
+void check_shared(const std::vector<SharedLevel>& levels, int page_size, const std::vector<std::int32_t>& kv_lens,
+                  const std::string& where);
+
 // Keys that one row of a request sees: [begin, end), and the first `sinks` ones before those.
 struct VisibleKeys {
   std::int64_t begin = 0, end = 0, sinks = 0;
