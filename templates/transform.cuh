@@ -30,7 +30,7 @@ struct RowElements {
   template <class Tile>
   static HEDDLE_DEVICE RowElements at(uint8_t* tile, int row, int index) {
     RowElements e;
-    // With the range known a hook's branches on dim fold, and partners share what they have in common.
+    // With the range known a hook's branches on dim fold.
     __builtin_assume(index >= 0 && index < Tile::kHeadDim / 2);
     pair_dims<Tile::kHeadDim, kInput>(index, e.first, e.second);
     e.a = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, e.first));
