@@ -6,7 +6,7 @@ import heddle
 import reference
 
 SHAPE = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 32}
-PREFIX, OWN, PAGE = 12, 2, 16  # pages
+PREFIX, OWN, PAGE = 60, 2, 16  # pages; worth sharing by two already
 
 
 def batch_of(requests):
@@ -21,7 +21,7 @@ def batch_of(requests):
 def test_a_prefix_is_found_and_every_row_is_right(engine, form):
     attention = engine.attention(variant="causal", share_prefixes=True, **SHAPE)
     assert attention.config.share_prefixes
-    workspace = attention.workspace(max_requests=8, max_qo_rows=8, max_kv_tokens=1 << 12)
+    workspace = attention.workspace(max_requests=8, max_qo_rows=8, max_kv_tokens=1 << 14)
     rng = np.random.default_rng(2)
     for requests in (6, 2, 8):
         kv_indptr, pages, last = batch_of(requests)
