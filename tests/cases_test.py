@@ -7,6 +7,7 @@
 Every id of the log is there, every test that is named exists, and every test named after an id is in
 the table. A case without a test says why it cannot apply.
 """
+import collections
 import json
 import pathlib
 import re
@@ -96,43 +97,43 @@ def cli_results(command, names):
 
 
 def run(table, build):
-    """{test: result} of every test that the table names."""
+    """{(test, where it ran): result} of every test that the table names; some run on the CPU device and on a GPU."""
     names = {name for entry in table.values() for name in entry.get("tests", [])}
     results = {}
-    for binary in binaries_of(build):
+    for room, binary in binaries_of(build).items():
         of_binary = names & tests_of(binary)
-        if of_binary:
-            results |= results_of(binary, of_binary)
+        found = results_of(binary, of_binary) if of_binary else {}
+        results |= {(name, room): result for name, result in found.items()}
     cli = [name.removeprefix("tools_cli: ") for name in names if name.startswith("tools_cli: ")]
-    return results | cli_results(build / "heddle", cli)
+    return results | {(name, "tools"): result for name, result in cli_results(build / "heddle", cli).items()}
 
 
 def print_results(table, results):
     """A failed test, or one that no run reached, ends it with 1."""
-    counts = {}
+    counts = collections.Counter()
     for case, entry in sorted(table.items(), key=lambda item: int(item[0][1:])):
         if "why_not" in entry:
-            print(f"{case:<5} none     {textwrap.shorten(entry['why_not'], 110, placeholder=' ...')}")
+            print(f"{case:<5} {'-':<8} no test  {textwrap.shorten(entry['why_not'], 110, placeholder=' ...')}")
         for test in entry.get("tests", []):
-            result = results.get(test, "missing")
-            word = result.split(":")[0]
-            counts[word] = counts.get(word, 0) + 1
-            print(f"{case:<5} {word:<8} {test}")
-    print(f"\n{len(table)} cases, {sum('why_not' in e for e in table.values())} without a test; of the tests "
+            found = {room: result.split(":")[0] for (name, room), result in results.items() if name == test}
+            for room, word in found.items() or {"-": "missing"}.items():
+                counts[word] += 1
+                print(f"{case:<5} {room:<8} {word:<8} {test}")
+    print(f"\n{len(table)} cases, {sum('why_not' in e for e in table.values())} without a test; runs of the others: "
           + ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) + ".")
     for reason in sorted({result for result in results.values() if result.startswith("skipped:")}):
         print(reason)
-    return counts.get("failed", 0) + counts.get("missing", 0) > 0
+    return counts["failed"] + counts["missing"] > 0
 
 
 def binaries_of(build):
-    return [build / f"heddle_{name}_tests" for name in ("runtime", "planner", "engine", "mock", "gpu")]
+    return {name: build / f"heddle_{name}_tests" for name in ("runtime", "planner", "engine", "mock", "gpu")}
 
 
 def main(words):
     table = json.loads((HERE / "cases.json").read_text())
     runs = words[0] == "--run"
-    binaries = binaries_of(pathlib.Path(words[1])) if runs else words
+    binaries = binaries_of(pathlib.Path(words[1])).values() if runs else words
     known = set().union(*map(tests_of, binaries))
     known |= {f"tools_cli: {name}" for name in re.findall(r"def (test_\w+)", (HERE / "tools_cli_test.py").read_text())}
     assert len(LOG) == 122

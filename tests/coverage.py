@@ -30,7 +30,7 @@ def build():
 def run_tests():
     for old in BUILD.rglob("*.gcda"):
         old.unlink()
-    return subprocess.run(["ctest", "--test-dir", BUILD, "--output-on-failure"],
+    return subprocess.run(["ctest", "--test-dir", BUILD, "--output-on-failure", "--timeout", "7200"],
                           env={**os.environ, "HEDDLE_PATIENCE": "100"}).returncode
 
 

@@ -117,6 +117,23 @@ TEST_CASE("append_kv allocates nothing after its first call", "[engine][append_k
         }) == 0);
 }
 
+TEST_CASE("a kernel from disk that the driver refuses is compiled again, a new one is an error",
+          "[engine][cache]") {
+  CHECK(with_mock_engine("short", [](Engine& engine) {
+          const MockStep first(engine);
+          setenv("MOCK_CUDA", "cuModuleLoadData=200 once", 1);
+          Engine second({.device = DeviceKind::cuda, .cache_dir = test_cache_dir()});
+          const MockStep again(second);
+          expect(again.attention.kernels().at(0).origin == "compiled", "a second compile");
+          Engine third({.device = DeviceKind::cuda, .cache_dir = test_cache_dir()});
+          const MockStep found(third);
+          expect(found.attention.kernels().at(0).origin == "disk", "the new one on disk");
+          setenv("MOCK_CUDA", "cuModuleLoadData=200", 1);
+          Engine fourth({.device = DeviceKind::cuda, .use_disk_cache = false});
+          expect_in(error_of([&] { const MockStep refused(fourth); }).what(), "INVALID_IMAGE");
+        }) == 0);
+}
+
 TEST_CASE("run costs little beyond the driver's own", "[engine]") {
   CHECK(with_mock_engine("quiet", [](Engine& engine) {
           const ParamValues given = {{"cap", 50}, {"window", 7}};

@@ -96,7 +96,7 @@ TEST_CASE("cache: a folder that others may write is taken when asked for", "[cac
        {std::pair{folder, 0770}, {folder + "/v1", 0770}, {entry_path(folder, key), 0660}}) {
     struct stat status {};
     REQUIRE(stat(path.c_str(), &status) == 0);
-    CHECK((status.st_mode & 0777) == mode);
+    CHECK(int(status.st_mode & 0777) == mode);
   }
   CHECK(KernelCache({.dir = folder}).get(compiler, request_of("unit")).origin == Origin::disk);
   umask(old);
@@ -131,6 +131,11 @@ TEST_CASE("cache: a new folder is the user's alone", "[cache]") {
   struct stat status {};
   REQUIRE(stat(cache.directory().c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0700);
+}
+
+TEST_CASE("a temporary folder that cannot be made is a sentence that names it", "[cache]") {
+  const Environment nowhere("TMPDIR", "/proc/no/such");
+  CHECK_THROWS_WITH(TempDir(), contains("can be made in /proc/no/such") && contains("set TMPDIR"));
 }
 
 TEST_CASE("cache: where the folder comes from", "[cache]") {

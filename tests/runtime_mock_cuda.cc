@@ -1,11 +1,12 @@
 // A libcuda.so.1 that plays a driver on the CPU, for the paths that no machine without a GPU has.
 //
 // MOCK_CUDA chooses what it plays: "stub" (the toolkit's), "no_device", "old" (no
-// cuLaunchKernelEx), "no_func_load", "short" (launches without their figures), "quiet" (launches
-// not noted at all), or "NAME=CODE": the function NAME fails with the CUresult CODE. Each call is
-// noted, and mock_calls() gives the notes. Device memory is host memory, but that of a block of 1
-// GiB or more, which has addresses alone: what is copied there is dropped. It has no cuda.h: the
-// signatures are the driver's, with every handle a pointer.
+// cuLaunchKernelEx), "no_func_load", "maps" (tensor maps are made), "short" (launches without their
+// figures), "quiet" (launches not noted at all), or "NAME=CODE": the function NAME fails with the
+// CUresult CODE; "NAME=CODE once": its first call does. Each call is noted, and mock_calls() gives
+// the notes. Device memory is host memory, but that of a block of 1 GiB or more, which has
+// addresses alone: what is copied there is dropped. It has no cuda.h: the signatures are the
+// driver's, with every handle a pointer.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -34,9 +35,9 @@ std::string role() {
 int note(const std::string& name, const std::string& detail = {}) {
   calls += name + (detail.empty() ? "" : "(" + detail + ")") + " ";
   const std::string wish = role();
-  return wish.compare(0, name.size() + 1, name + "=") == 0
-             ? std::atoi(wish.c_str() + name.size() + 1)
-             : 0;
+  if (wish.compare(0, name.size() + 1, name + "=") != 0) return 0;
+  if (wish.find(" once") != wish.npos) unsetenv("MOCK_CUDA");
+  return std::atoi(wish.c_str() + name.size() + 1);
 }
 
 void* handle(const std::string& name) {
@@ -112,6 +113,17 @@ int func_set(void*, int attribute, int value) {
 }
 int func_get(int* value, int attribute, void*) { return *value = 100 + attribute, 0; }
 int func_load(void*) { return note("cuFuncLoad", std::to_string(capture_mode)); }
+// What was asked for, as a list: data type, rank, extents; strides; box; swizzle.
+int tensor_map(void*, int type, std::uint32_t rank, void*, const std::uint64_t* extent,
+               const std::uint64_t* stride, const std::uint32_t* box, const std::uint32_t* step,
+               int, int swizzle, int, int) {
+  std::string text = std::to_string(type) + "," + std::to_string(rank);
+  for (std::uint32_t i = 0; i < rank; ++i) text += "," + std::to_string(extent[i]);
+  for (std::uint32_t i = 0; i + 1 < rank; ++i) text += (i ? "," : ";") + std::to_string(stride[i]);
+  for (std::uint32_t i = 0; i < rank; ++i)
+    text += (i ? "," : ";") + std::to_string(box[i] * step[i]);
+  return note("cuTensorMapEncodeTiled", text + ";" + std::to_string(swizzle));
+}
 int occupancy(int* blocks, void*, int threads, std::size_t bytes) {
   return *blocks = bytes > 100'000 ? 1 : 2048 / threads, 0;
 }
@@ -234,6 +246,7 @@ const std::map<std::string, void*>& functions() {
       F(FuncGetAttribute, func_get),
       F(FuncLoad, func_load),
       F(OccupancyMaxActiveBlocksPerMultiprocessor, occupancy),
+      F(TensorMapEncodeTiled, tensor_map),
       F(LaunchKernelEx, launch),
       F(MemAlloc, mem_alloc),
       F(MemFree, mem_free),
@@ -280,6 +293,8 @@ int cuGetProcAddress_v2(const char* symbol, void** function, int, std::uint64_t,
   if (wish == "stub") return 34;
   if (wish == "old" && name == "cuLaunchKernelEx") return 500;
   if (wish == "no_func_load" && name == "cuFuncLoad") return 500;
+  const bool has_maps = wish == "maps" || wish.compare(0, name.size(), name) == 0;
+  if (name == "cuTensorMapEncodeTiled" && !has_maps) return 500;
   const auto at = functions().find(name);
   if (at == functions().end()) return 500;
   *function = at->second;

@@ -95,6 +95,14 @@ class Usage(Command):
         self.refused("variants", "check", self.folder / "none.json", says="none.json")
 
 
+    def test_files_that_cannot_serve_are_sentences(self):
+        bench = ["bench", "--device", "cpu", "--workloads"]
+        self.refused(*bench, self.folder, says="is a folder; give a file")
+        self.refused(*bench, self.folder / "none.json", says="none.json cannot be read: No such file")
+        self.refused(*bench, self.write("half.json", '{"workloads": ['), says="half.json is not JSON: ")
+        self.refused("plan", "--kv", "4x16", "--json", self.folder / "no/such.json", says="such.json cannot be written")
+
+
 class Variants(Command):
     def test_list_has_the_built_in_ones(self):
         text = self.done("variants", "list")

@@ -1,5 +1,8 @@
 // Parts of the command that figures rest on.
+#include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <stdexcept>
 
 #include <nlohmann/json.hpp>
 
@@ -11,6 +14,7 @@
 #include "tools/half.h"
 #include "tools/kv_cache.h"
 #include "tools/options.h"
+#include "tools/parallel.h"
 #include "tools/smooth_line.h"
 #include "tools/step.h"
 #include "tools/texts.h"
@@ -235,6 +239,18 @@ TEST_CASE("ceilings: the read kernels compile and spill nothing", "[tools][nvrtc
     CHECK(artifact.spill_bytes == 0);
     CHECK(!artifact.image.empty());
   }
+}
+
+TEST_CASE("parallel_for: every index once, and a failure is thrown when all have ended",
+          "[tools]") {
+  std::vector<std::atomic<int>> calls(500);
+  const auto work = [&](int i) {
+    ++calls[std::size_t(i)];
+    if (i == 7) throw std::runtime_error("seven");
+  };
+  CHECK_THROWS_WITH(parallel_for(500, work), "seven");
+  CHECK(std::all_of(calls.begin(), calls.end(), [](const auto& n) { return n == 1; }));
+  parallel_for(0, work);
 }
 
 TEST_CASE("options: params and heads are read whole or refused", "[tools]") {
