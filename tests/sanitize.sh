@@ -9,6 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # NVRTC keeps memory until the process ends. What a test forks ends without a look at leaks.
 export LSAN_OPTIONS=suppressions=$PWD/tests/leaks.txt:print_suppressions=0
+# Tests that count allocations replace new and delete, but not new's nothrow form.
+export ASAN_OPTIONS=alloc_dealloc_mismatch=0
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 # Tests fork while threads run, and children start threads of their own.
 export TSAN_OPTIONS=halt_on_error=1:die_after_fork=0
