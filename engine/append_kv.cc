@@ -41,6 +41,7 @@ void Attention::append_kv(Workspace& workspace, const AppendTensors& tensors, co
     fail(ErrorKind::invalid_argument,
          "append_kv() was called on an Attention made with append_kv = none; make it with copy, or with transform for the "
          "variant's key_transform and value_transform to be applied there.");
+  detail::check_stream(*a.engine, stream, "append_kv()");
   static VariantArgs no_args{};
   VariantArgs* args = hook_args(a, ws, tensors, params);
   if (!args) args = &no_args;

@@ -46,6 +46,7 @@ std::size_t Attention::workspace_bytes(const Maxima& maxima) const {
 PlanSummary Attention::plan(const Batch& batch, Workspace& workspace, Stream stream, const ParamValues& params) {
   const AttentionState& a = checked(state_);
   WorkspaceState& ws = checked(workspace.state_, a);
+  check_stream(*a.engine, stream, "plan()");
   const MaskBounds mask = settle(a, params, ws.of_plan).mask;
   if (a.engine->on_gpu()) {
     a.engine->device->make_current();
@@ -73,6 +74,7 @@ PlanSummary Attention::plan(const Batch& batch, Workspace& workspace, Stream str
 void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamValues& params, Stream stream) {
   const AttentionState& a = checked(state_);
   WorkspaceState& ws = checked(workspace.state_, a);
+  check_stream(*a.engine, stream, "run()");
   SettledParams& settled = detail::settle_as_planned(a, ws, params, "run()");
   AttentionParams p = detail::checked_params(a, ws, tensors);
   pack_tensors(a.variant, a.args, tensors.variant, shape_words(a, ws), settled.values, settled.args);

@@ -57,6 +57,11 @@ const AttentionState& checked(const std::shared_ptr<AttentionState>& attention) 
   return *attention;
 }
 
+void check_stream(const EngineState& engine, Stream stream, const char* call) {
+  if (stream == nullptr || engine.on_gpu()) return;
+  fail(ErrorKind::invalid_argument, "{} was given a stream, but this Engine runs on the CPU device, which has none.", call);
+}
+
 SettledParams& settle(const AttentionState& a, const ParamValues& params, SettledParams& settled) {
   if (settled.is_settled && is_same(settled.given, params)) return settled;
   settled.is_settled = false;

@@ -9,6 +9,9 @@ namespace heddle::detail {
 const AttentionState& checked(const std::shared_ptr<AttentionState>& attention);
 WorkspaceState& checked(const std::shared_ptr<WorkspaceState>& ws, const AttentionState& attention);
 
+// Refuses a stream where there is no GPU to have any. `call` is for the sentence.
+void check_stream(const EngineState& engine, Stream stream, const char* call);
+
 // Every param's value, the spec's defaults with `params` put in, as kernels take them. Compared with
 // those of the last call, and settled again only where they differ.
 SettledParams& settle(const AttentionState& a, const ParamValues& params, SettledParams& settled);

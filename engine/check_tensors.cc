@@ -73,6 +73,10 @@ KvStrides check_kv(const char* name, bool is_v, const Tensor& t, const Attention
                    KvLayout layout) {
   const AttentionConfig& c = a.config;
   if (c.page_size == 0) {
+    if (layout != KvLayout::NHD)
+      fail(ErrorKind::invalid_argument,
+           "layout HND was given, but this Attention was made for ragged K/V (page_size 0), which has rows in front of "
+           "heads; leave it at NHD.");
     check_rows(name, t, c.kv_dtype, 3);
     check_size(name, "rows", t.shape[0], ws.summary.num_kv_rows, true);
     check_size(name, "num_kv_heads", t.shape[1], c.num_kv_heads);

@@ -21,6 +21,8 @@ EngineState::EngineState(const EngineOptions& given)
     if (options.device == DeviceKind::cuda)
       fail(ErrorKind::unsupported, "There is no GPU to use: {}.", Driver::why_not());
   }
+  if (options.device == DeviceKind::cpu && options.ordinal != 0)
+    fail(ErrorKind::invalid_argument, "ordinal is {}, but the CPU device was asked for; it numbers GPUs.", options.ordinal);
   info = {DeviceKind::cpu, "CPU", "cpu", 0, options.device == DeviceKind::cpu ? "The CPU was asked for." : Driver::why_not()};
 }
 

@@ -15,7 +15,8 @@
 //
 // An Engine may be used from several threads; an Attention too, as long as each thread has its own
 // Workspace. A Workspace belongs to one stream at a time: plan() and run() on another stream first
-// make that stream wait for the one used before, which must still exist then.
+// make that stream wait for the one used before, which must still exist then. The CPU device has no
+// streams, and refuses any.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +92,7 @@ struct Tensors {
   Tensor v;    // ragged: [num_kv_rows, num_kv_heads, head_dim]; v with head_dim_vo
   Tensor o;    // [num_qo_rows, num_qo_heads, head_dim_vo]
   Tensor lse;  // [num_qo_rows, num_qo_heads] f32, natural log; leave data null if not wanted
-  KvLayout layout = KvLayout::NHD;
+  KvLayout layout = KvLayout::NHD;           // of pages; NHD when ragged
   const std::int32_t* kv_indices = nullptr;  // page ids, on the device; null when ragged
   std::map<std::string, Tensor> variant;     // the variant's own tensors by name
 };

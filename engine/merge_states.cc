@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/call.h"
 #include "engine/check_tensors.h"
 #include "engine/load_kernel.h"
 #include "engine/merge_source.h"
@@ -137,6 +138,7 @@ MergeStates Engine::merge_states(const MergeConfig& config) {
 
 void MergeStates::run(std::span<const PartialState> states, const PartialState& result, Stream stream) const {
   const detail::MergeState& m = checked(state_);
+  detail::check_stream(*m.engine, stream, "merge_states");
   MergeStatesParams p = checked_params(m.config, states, result);
   if (p.num_rows == 0 || p.num_heads == 0) return;  // nothing to write
   if (!m.engine->on_gpu()) return host_merge_states(p);

@@ -52,7 +52,7 @@ ReferenceResult reference(const Engine&, const Variant& variant, const ParamValu
   problem.qo_len = in.qo_len, problem.kv_len = in.kv_len;
   problem.row_begin = in.row_begin, problem.num_rows = in.num_rows;
   problem.sm_scale = in.sm_scale != 0 ? in.sm_scale : 1 / std::sqrt(static_cast<double>(in.head_dim));
-  problem.mask = variant.bounds(values);
+  problem.mask = in.mask.value_or(variant.bounds(values));
   problem.rounding = in.rounding;
   problem.q = in.q.data(), problem.k = in.k.data(), problem.v = in.v.data();
   problem.o = result.o.data(), problem.lse = result.lse.data();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct ReferenceInput {
   int qo_begin = 0;  // its first row there: hooks see both
   int qo_len = 0, kv_len = 0;
   int row_begin = 0, num_rows = -1;  // of the qo_len rows those that are asked for; -1: all
+  std::optional<MaskBounds> mask;    // in place of the one that the variant declares
   double sm_scale = 0;               // 0: 1 / sqrt(head_dim)
   std::span<const double> q;         // [num_rows, num_qo_heads, head_dim]
   std::span<const double> k, v;      // [kv_len, num_kv_heads, head_dim]; v with head_dim_vo

@@ -115,7 +115,7 @@ AppendTensors AppendCase::tensors() const {
   const AttentionConfig& c = shape_.config;
   AppendTensors t{.new_k = new_rows(c.num_qo_heads, c.head_dim),
                   .new_v = new_rows(c.num_qo_heads + c.num_kv_heads, c.vo_dim()), .k = tensor(k_), .v = tensor(v_),
-                  .layout = shape_.layout};
+                  .layout = c.page_size ? shape_.layout : KvLayout::NHD};
   if (c.page_size) t.kv_indices = static_cast<const std::int32_t*>(indices_.data());
   return t;
 }

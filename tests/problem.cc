@@ -151,7 +151,7 @@ Tensors Problem::tensors() const {
   };
   t.k = kv(k_device_, k_, c.head_dim), t.v = kv(v_device_, v_, c.vo_dim());
   if (shape_.want_lse) t.lse = tools::tensor_of(lse_device_.data(), DType::f32, {rows, c.num_qo_heads});
-  t.layout = shape_.layout;
+  if (c.page_size) t.layout = shape_.layout;
   t.variant = own_.on_device();
   if (c.page_size) t.kv_indices = static_cast<const std::int32_t*>(indices_device_.data());
   return t;

@@ -101,6 +101,21 @@ std::vector<double> gather(const BenchData& data, RowOf row_of, int request, int
   return values;
 }
 
+// A composition whose hooks are all of one registered variant is that one under the mask of the whole, and
+// what is registered needs no compiler here.
+const Variant& with_its_hooks(const Engine& engine, const Workload& w, const Variant& whole) {
+  const Variant* found = nullptr;
+  for (const std::string& name : w.compose) {
+    const Variant& part = engine.variants().at(name);
+    const bool has_hooks = std::any_of(part.components.begin(), part.components.end(),
+                                       [](const Component& component) { return !component.hooks.empty(); });
+    if (!has_hooks) continue;
+    if (found != nullptr) return whole;
+    found = &part;
+  }
+  return found != nullptr && w.params.empty() ? *found : whole;
+}
+
 using Row = std::function<std::vector<double>(int row, int head)>;
 
 // Rows of one request by the variant's reference.
@@ -110,6 +125,7 @@ Row reference_of(const BenchData& data, const WorkloadVariant& rule, int request
   const std::vector<double> k =
       gather(data, &BenchData::k_row, request, 0, kv_len, w.heads.num_kv_heads, w.heads.head_dim);
   const std::vector<double> v = gather(data, &BenchData::v_row, request, 0, kv_len, w.heads.num_kv_heads, vo_dim);
+  const Variant& variant = with_its_hooks(data.engine(), w, rule.variant);
   std::map<int, std::vector<double>> outputs;
   for (const int row : rows) outputs[row];
   parallel_for(int(rows.size()), [&](int i) {
@@ -126,11 +142,12 @@ Row reference_of(const BenchData& data, const WorkloadVariant& rule, int request
                                .kv_len = kv_len,
                                .row_begin = entry->first,
                                .num_rows = 1,
+                               .mask = w.mask,
                                .q = q,
                                .k = k,
                                .v = v,
                                .tensors = rule.tensors};
-    entry->second = reference(data.engine(), rule.variant, rule.params, input).o;
+    entry->second = reference(data.engine(), variant, rule.params, input).o;
   });
   return [outputs, vo_dim](int row, int head) {
     const auto begin = outputs.at(row).begin() + std::ptrdiff_t(head) * vo_dim;
