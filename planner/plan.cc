@@ -155,16 +155,14 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
   header = {};
   header.mask = mask;
   header.num_requests = checked.num_requests;
-  for (const SharedPrefix& p : prefixes) {
-    header.prefix_row_begin = checked.qo_begin(prefixes.front().begin);
-    header.prefix_num_rows = std::max(header.prefix_num_rows, checked.qo_begin(p.end) - header.prefix_row_begin);
-  }
+  if (!prefixes.empty()) header.prefix_row_begin = checked.qo_begin(prefixes.front().begin);
   writer.advance(sizeof(PlanHeader));
   writer.skip_to(sections_begin(config_));
 
   PlanSummary summary;
   summary.shared_prefixes = static_cast<int>(prefixes.size());
   for (const SharedPrefix& p : prefixes) {
+    header.prefix_num_rows = std::max(header.prefix_num_rows, checked.qo_begin(p.end) - header.prefix_row_begin);
     summary.shared_keys += std::int64_t{p.keys()} * (p.end - p.begin - 1);
     summary.prefix_levels = std::max(summary.prefix_levels, p.level + 1);
   }

@@ -36,7 +36,6 @@ constexpr std::int32_t prefix_number(std::int32_t first_request, std::int32_t le
 constexpr std::int32_t first_request(const WorkItem& item) {
   return item.request < 0 ? (-1 - item.request) / kMaxPrefixLevels : item.request;
 }
-constexpr std::int32_t prefix_level(const WorkItem& item) { return (-1 - item.request) % kMaxPrefixLevels; }
 
 // Finds groups among the requests that decode runs. Allocates in its constructor only.
 class PrefixFinder {

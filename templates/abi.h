@@ -25,6 +25,13 @@
 #include <cstdint>
 #endif
 
+// What host and device both call.
+#if defined(__CUDACC_RTC__)
+#define HEDDLE_BOTH __device__
+#else
+#define HEDDLE_BOTH
+#endif
+
 namespace heddle {
 
 #if defined(__CUDACC_RTC__)
@@ -91,6 +98,9 @@ struct WorkItem {
                     // A piece has one kv head
   int32_t join;     // the last piece: how many slots it joins; else 0
 };
+
+// Of an item whose request is below 0.
+HEDDLE_BOTH constexpr int32_t prefix_level(const WorkItem& item) { return (-1 - item.request) % kMaxPrefixLevels; }
 
 // For people and checks on the host: kernels never read it.
 struct RequestRecord {
@@ -226,10 +236,7 @@ struct TensorMaps {
 
 // Columns of a row's tile in shared memory: a product takes 16 at a time. Those behind the row's own are
 // zeros, there alone: rows in memory are as wide as head_dim, a multiple of 8, says.
-#if defined(__CUDACC_RTC__)
-__device__
-#endif
-constexpr int tile_columns(int head_dim) { return (head_dim + 15) / 16 * 16; }
+HEDDLE_BOTH constexpr int tile_columns(int head_dim) { return (head_dim + 15) / 16 * 16; }
 
 // How one GPU unit is cut; compiled into it. Written once here so that the launch and the kernel
 // cannot disagree about shared memory.

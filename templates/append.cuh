@@ -235,8 +235,10 @@ class Append {
                                  smem_.item.qo_len, smem_.item.kv_len};
     const LandedKeys keys{kTileKv, start, smem_.some_see.contains_all(start, start + kTileKv),
                           [&](int row) { return smem_.some_see.contains(start + row); }};
-    if constexpr (Hooks::has_key_transform) transform_k<Spec>(stage.k, keys, threadIdx.x, kThreads, context, hooks_);
-    if constexpr (Hooks::has_value_transform) transform_v<Spec>(stage.v, keys, threadIdx.x, kThreads, context, hooks_);
+    if constexpr (Hooks::has_key_transform)
+      transform_keys<Spec, false>(stage.k, keys, threadIdx.x, kThreads, context, hooks_);
+    if constexpr (Hooks::has_value_transform)
+      transform_keys<Spec, true>(stage.v, keys, threadIdx.x, kThreads, context, hooks_);
     __syncthreads();
   }
 

@@ -48,6 +48,7 @@
 //   5 are what b1_1k takes, start and join.
 #pragma once
 
+#include "templates/decode_copy.cuh"
 #include "templates/decode_rows.cuh"
 #include "templates/merge.cuh"
 #include "templates/transform.cuh"
@@ -85,11 +86,9 @@ class Decode {
   static constexpr int kRows = Spec::kTile.rows;
   static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kWarpKeys = kWarpKeysOf<Spec>;
-  // A warp's keys lie in runs of so many rows, each within one page: one address for all of them.
-  static constexpr int kRun = kPageSize % kWarpKeys == 0 ? kWarpKeys : kPageSize % 16 == 0 ? 16 : 1;
-  static constexpr bool kOneRun = kRun == kWarpKeys;
   using Rows = DecodeRows<Spec, kRows>;
   using Smem = DecodeSmem<Spec>;
+  using Keys = WarpKeys<Spec>;
   using QkTile = typename Smem::QkTile;
   using VTile = typename Smem::VTile;
   using Address = KvAddress<kPageSize>;
@@ -135,14 +134,11 @@ class Decode {
       prefetch_l2(p_.kv_indices + item.kv_offset + id);
   }
 
-  // First of the run of keys that this lane looks up, counted from the warp's first.
-  static HEDDLE_DEVICE int looked_up_run() { return kOneRun ? 0 : lane_index() % kWarpKeys / kRun * kRun; }
-
   // That run's page in the cursor's tile. It has one even where nobody sees its first keys.
   HEDDLE_DEVICE void fetch_row_id() {
     if (cursor_.done()) return;
-    const int run = own_key(cursor_.start()) + looked_up_run();
-    row_id_ = Address::row_id(p_, cursor_.kv_offset(), run, cursor_.seen().contains_some(run, run + kRun));
+    const int run = own_key(cursor_.start()) + Keys::looked_up_run();
+    row_id_ = Address::row_id(p_, cursor_.kv_offset(), run, cursor_.seen().contains_some(run, run + Keys::kRun));
   }
 
   // Starts the copy of the cursor's tile into the next stage and moves on. Always one group.
@@ -155,61 +151,16 @@ class Decode {
                                    ? kFullMask
                                    : __ballot_sync(kFullMask, seen.contains(first + lane_index() % kWarpKeys));
       const int64_t kv_offset = cursor_.kv_offset();
-      const int run = first + looked_up_run();
-      copy_rows<QkTile>(free_stage().k, static_cast<const uint16_t*>(p_.k) + cursor_.kv_head() * p_.k_head_stride,
+      const int run = first + Keys::looked_up_run();
+      Keys::template copy_rows<QkTile>(free_stage().k, static_cast<const uint16_t*>(p_.k) + cursor_.kv_head() * p_.k_head_stride,
                         Address::k_offset(p_, kv_offset, row_id_, run), p_.k_row_stride, visible);
-      copy_rows<VTile>(free_stage().v, static_cast<const uint16_t*>(p_.v) + cursor_.kv_head() * p_.v_head_stride,
+      Keys::template copy_rows<VTile>(free_stage().v, static_cast<const uint16_t*>(p_.v) + cursor_.kv_head() * p_.v_head_stride,
                        Address::v_offset(p_, kv_offset, row_id_, run), p_.v_row_stride, visible);
       cursor_.advance();
       fetch_row_id();
     }
     load_stage_ = load_stage_ + 1 == kStages ? 0 : load_stage_ + 1;
     cp_async_commit();
-  }
-
-  // This warp's rows; lane r has the offset of the first row of row r's run. Rows whose
-  // bit is not set, which nobody sees, are not read; zeros stand for them.
-  template <class Tile>
-  static HEDDLE_DEVICE void copy_rows(const uint8_t* stage, const uint16_t* base, int64_t offset, int64_t stride,
-                                      uint32_t visible) {
-    const uint32_t to = shared_address(stage);
-    // After kPeriod copies a lane is back in its column, kStep rows further down.
-    constexpr int kPeriod = Tile::kChunks / common_divisor(Tile::kChunks, kWarpSize);
-    constexpr int kStep = kWarpSize * kPeriod / Tile::kChunks;
-    if constexpr (kRun % kStep == 0) {
-#pragma unroll
-      for (int run = 0; run < kWarpKeys; run += kRun) {
-        const uint16_t* const rows = base + (kOneRun ? offset : __shfl_sync(kFullMask, offset, run));
-#pragma unroll
-        for (int i = 0; i < kPeriod; ++i)
-          copy_column<Tile, kStep>(to, rows, run, i * kWarpSize + lane_index(), stride, visible);
-      }
-    } else {
-#pragma unroll 4
-      for (int i = lane_index(); i < kWarpKeys * Tile::kChunks; i += kWarpSize) {
-        const int row = i / Tile::kChunks, chunk = i % Tile::kChunks;
-        const int64_t row_offset = kOneRun ? offset + row * stride : __shfl_sync(kFullMask, offset, row);
-        cp_async_16(to + Tile::chunk_offset(row, chunk), base + row_offset + chunk * kChunkElements,
-                    (visible >> row & 1) && Tile::has_chunk(chunk));
-      }
-    }
-  }
-
-  // Every kStep-th row of a run from chunk `index` on, in one column: one address and its increments.
-  template <class Tile, int kStep>
-  static HEDDLE_DEVICE void copy_column(uint32_t to, const uint16_t* rows, int run, int index, int64_t stride,
-                                        uint32_t visible) {
-    const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
-    const uint16_t* from = rows + row * stride + chunk * kChunkElements;
-    visible = Tile::has_chunk(chunk) ? visible >> (run + row) : 0;
-    to += Tile::chunk_offset(row, chunk);
-#pragma unroll
-    for (int i = 0; i < kRun; i += kStep) {
-      // row is below kStep and run + i a multiple of it, so their bits permute apart.
-      const uint32_t key = Tile::swizzle(run + i, 0) * kChunkBytes;
-      cp_async_16((to ^ key) + (run + i) * Tile::kRowBytes, from, visible >> i & 1);
-      from += kStep * stride;
-    }
   }
 
   // All threads together; the first tile's barrier makes it visible.
@@ -309,8 +260,10 @@ class Decode {
     const HookContext context = {item.request, kv_head_ * Spec::kGroup, kv_head_, -1, -1, -1, item.qo_len, item.kv_len};
     const LandedKeys keys{kWarpKeys, first, seen.contains_all(first, first + kWarpKeys),
                           [&](int row) { return seen.contains(first + row); }};
-    if constexpr (Hooks::has_key_transform) transform_k<Spec>(stage.k, keys, lane_index(), kWarpSize, context, hooks_);
-    if constexpr (Hooks::has_value_transform) transform_v<Spec>(stage.v, keys, lane_index(), kWarpSize, context, hooks_);
+    if constexpr (Hooks::has_key_transform)
+      transform_keys<Spec, false>(stage.k, keys, lane_index(), kWarpSize, context, hooks_);
+    if constexpr (Hooks::has_value_transform)
+      transform_keys<Spec, true>(stage.v, keys, lane_index(), kWarpSize, context, hooks_);
     __syncwarp();
   }
 

@@ -10,14 +10,11 @@
 // chain of dependent products, which is what a warp waits for. 16 rows have no registers for that.
 #pragma once
 
-#include "templates/softmax.cuh"
+#include "templates/decode_copy.cuh"
 #include "templates/smem_tile.cuh"
+#include "templates/softmax.cuh"
 
 namespace heddle {
-
-// Keys of a KV tile that one warp owns.
-template <class Spec>
-inline constexpr int kWarpKeysOf = Spec::kTile.kv / Spec::kTile.warps;
 
 template <class Spec, int kRows>
 class DecodeRows;

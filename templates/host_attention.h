@@ -173,7 +173,7 @@ class HostAttention {
     if (item.partial >= 0 && item.join == 0) {
       write_state(p_.partial_o, p_.partial_lse, int64_t(item.partial) * p_.tile_rows + row, state);
     } else if (item.request < 0) {
-      write_state(p_.prefix_o, p_.prefix_lse, prefix_row + (-1 - item.request) % kMaxPrefixLevels, state);
+      write_state(p_.prefix_o, p_.prefix_lse, prefix_row + prefix_level(item), state);
     } else {
       if (pipeline_ == Pipeline::decode && state_row >= 0 && state_row < header_.prefix_num_rows)
         for (int level = 0; level < kMaxPrefixLevels; ++level) take_prefix(state, prefix_row + level);

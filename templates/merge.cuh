@@ -199,7 +199,6 @@ HEDDLE_DEVICE int64_t prefix_row(const AttentionParams& p, const HookContext& co
   if (row < 0 || row >= header.prefix_num_rows) return -1;
   return (int64_t(row) * p.num_kv_heads * Spec::kGroup + context.qo_head) * kMaxPrefixLevels;
 }
-HEDDLE_DEVICE int prefix_level(const WorkItem& item) { return (-1 - item.request) % kMaxPrefixLevels; }
 
 // Adds those that there are, four columns, the outermost first. A level has one only if the level around it has.
 template <class Spec, class Hooks>

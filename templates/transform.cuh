@@ -108,33 +108,21 @@ struct LandedKeys {
 template <class Wanted>
 LandedKeys(int, int, bool, Wanted) -> LandedKeys<Wanted>;
 
-// key_ or value_transform on them; `transform(x, pair, dim, context)` is the hook.
-template <DType kType, class Tile, RowInput kInput, class Keys, class Transform>
+// key_transform on them or, kIsV, value_transform.
+template <class Spec, bool kIsV, class Hooks, class Keys>
 HEDDLE_DEVICE void transform_keys(uint8_t* tile, const Keys& keys, int thread, int threads, HookContext context,
-                                  const Transform& transform) {
-  transform_rows<kType, Tile, kInput>(
+                                  const Hooks& hooks) {
+  transform_rows<Spec::kType, SmemTile<kIsV ? Spec::kHeadDimVo : Spec::kHeadDim>,
+                 kIsV ? Hooks::value_pair : Hooks::key_pair>(
       tile, keys.rows, thread, threads, keys.all_wanted,
       [&](float x, float pair, int dim, int row) {
         context.kv_pos = keys.first + row;
-        return transform(x, pair, dim, context);
+        if constexpr (kIsV)
+          return hooks.value_transform(x, pair, dim, context);
+        else
+          return hooks.key_transform(x, pair, dim, context);
       },
       keys.wanted);
-}
-template <class Spec, class Hooks, class Keys>
-HEDDLE_DEVICE void transform_k(uint8_t* tile, const Keys& keys, int thread, int threads, const HookContext& context,
-                               const Hooks& hooks) {
-  transform_keys<Spec::kType, SmemTile<Spec::kHeadDim>, Hooks::key_pair>(
-      tile, keys, thread, threads, context, [&](float x, float pair, int dim, const HookContext& c) {
-        return hooks.key_transform(x, pair, dim, c);
-      });
-}
-template <class Spec, class Hooks, class Keys>
-HEDDLE_DEVICE void transform_v(uint8_t* tile, const Keys& keys, int thread, int threads, const HookContext& context,
-                               const Hooks& hooks) {
-  transform_keys<Spec::kType, SmemTile<Spec::kHeadDimVo>, Hooks::value_pair>(
-      tile, keys, thread, threads, context, [&](float x, float pair, int dim, const HookContext& c) {
-        return hooks.value_transform(x, pair, dim, c);
-      });
 }
 
 // 1 / sqrt(mean + eps) of a row in global memory. Every lane that asks reads the whole row, which the

@@ -82,8 +82,8 @@ void ArgumentCall::make(Engine& engine) {
   Workspace workspace = attention.workspace(maxima);
   const tools::VariantTensors own(engine, attention.variant(),
                                   {.num_qo_heads = config.num_qo_heads, .num_kv_heads = config.num_kv_heads,
-                                   .head_dim = config.head_dim, .num_qo_rows = kRows, .num_requests = 2, .qo_len = kRows,
-                                   .kv_len = 40},
+                                   .head_dim = config.head_dim, .head_dim_vo = config.vo_dim(),
+                                   .num_qo_rows = kRows, .num_requests = 2, .qo_len = kRows, .kv_len = 40},
                                   {}, 1);
   for (const auto& [name, tensor] : own.on_device()) {
     tensors.variant[name] = tensor;

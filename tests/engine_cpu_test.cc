@@ -54,6 +54,16 @@ ProblemShape mixed_shape(const AttentionConfig& config) {
   return {.config = config, .qo_lens = {1, 1, 40, 3, 0, 70}, .kv_lens = {900, 0, 65, 130, 7, 20}};
 }
 
+Verdict run_mixed(Engine& engine, const AttentionConfig& config) {
+  Attention attention = engine.attention(config);
+  ProblemShape shape = mixed_shape(config);
+  shape.want_lse = attention.variant().use_softmax;
+  Problem problem(engine, shape, std::uint64_t(config.head_dim));
+  Workspace workspace = attention.workspace(problem.maxima());
+  plan_and_run(attention, workspace, problem);
+  return problem.judge();
+}
+
 struct Bits {
   std::vector<std::uint16_t> o;
   std::vector<std::uint32_t> lse;
@@ -102,11 +112,7 @@ TEST_CASE("cpu: any head_dim that is a multiple of 8", "[engine]") {
       AttentionConfig config = small_config(head_dim % 16 ? 16 : 0);
       config.variant = variant;
       config.head_dim = head_dim;
-      Attention attention = engine.attention(config);
-      Problem problem(engine, mixed_shape(config), std::uint64_t(head_dim));
-      Workspace workspace = attention.workspace(problem.maxima());
-      plan_and_run(attention, workspace, problem);
-      const Verdict verdict = problem.judge();
+      const Verdict verdict = run_mixed(engine, config);
       INFO(verdict.what);
       CHECK(verdict.ok);
     }
@@ -120,13 +126,7 @@ TEST_CASE("cpu: V's head_dim need not be that of q and k", "[engine]") {
       AttentionConfig config = small_config(head_dim % 64 ? 0 : 16);
       config.variant = variant;
       config.head_dim = head_dim, config.head_dim_vo = head_dim_vo;
-      Attention attention = engine.attention(config);
-      ProblemShape shape = mixed_shape(config);
-      shape.want_lse = attention.variant().use_softmax;
-      Problem problem(engine, shape, std::uint64_t(head_dim));
-      Workspace workspace = attention.workspace(problem.maxima());
-      plan_and_run(attention, workspace, problem);
-      const Verdict verdict = problem.judge();
+      const Verdict verdict = run_mixed(engine, config);
       INFO(verdict.what);
       CHECK(verdict.ok);
     }

@@ -36,6 +36,7 @@ ShapeWords largest_words(const AttentionConfig& c) {
   return {.num_qo_heads = c.num_qo_heads,
           .num_kv_heads = c.num_kv_heads,
           .head_dim = c.head_dim,
+          .head_dim_vo = c.vo_dim(),
           .num_qo_rows = kRows,
           .num_requests = kRequests,
           .qo_len = kTallest,

@@ -1,0 +1,273 @@
+// A consumer warpgroup of append_sm90: 64 packed rows of each stream, from the tiles of the ring to results
+// in memory. The schedule and what it brought stand in append_sm90.cuh.
+#pragma once
+
+#include "templates/append_sm90_smem.cuh"
+
+namespace heddle {
+
+template <class Spec, class Hooks>
+class AppendSm90Consumer {
+  using Smem = AppendSm90Smem<Spec>;
+  using QTile = typename Smem::QTile;
+  using KTile = typename Smem::KTile;
+  using VTile = typename Smem::VTile;
+  using Type = Element<Spec::kType>;
+  static constexpr int kTileKv = Spec::kTile.kv;
+  static constexpr int kBlocks = kTileKv / 8;
+  static constexpr int kOutBlocks = VTile::kColumns / 8;
+  static constexpr int kKeySteps = kTileKv / 16;
+  static constexpr int kGroups = Spec::kTile.rows / 64;
+  static constexpr int kThreads = kGroups * kWarpgroupSize;
+  static constexpr bool kTurns = kGroups > 1;
+  static constexpr bool kOverlapsStreams = Smem::kQBuffers > 1;
+
+ public:
+  HEDDLE_DEVICE AppendSm90Consumer(const AttentionParams& params, const Hooks& hooks, Smem& smem)
+      : p_(params), hooks_(hooks), smem_(smem), group_(uniform(threadIdx.x / kWarpgroupSize)) {}
+
+  HEDDLE_DEVICE void run() {
+    if (kTurns && group_ == kGroups - 1) end_turn();  // the first turn is group 0's
+    clear_o();
+    const AppendStream* last = nullptr;
+    for (;; ++number_) {
+      if constexpr (!kOverlapsStreams) {
+        if (last != nullptr) finish_alone(*last);
+        last = nullptr;
+      }
+      barrier_wait(&smem_.q_full[q_buffer()], number_ / Smem::kQBuffers % 2);
+      const AppendStream& stream = smem_.record(number_);
+      first_tile(stream, last);
+      if (stream.is_end) break;
+      next_tiles(stream);
+      release(&smem_.q_empty[q_buffer()]);
+      last = &stream;
+    }
+    if (kTurns && group_ == 0) begin_turn();  // takes the last turn, which nobody wants
+  }
+
+ private:
+  // --- turns and stages -----------------------------------------------------------------------
+
+  HEDDLE_DEVICE void begin_turn() const {
+    if constexpr (kTurns) named_barrier_sync(kTurnBarrier + group_, 2 * kWarpgroupSize);
+  }
+  HEDDLE_DEVICE void end_turn() const {
+    if constexpr (kTurns) named_barrier_arrive(kTurnBarrier + (group_ + 1) % kGroups, 2 * kWarpgroupSize);
+  }
+
+  // Between the waits for tiles and their products: threads of the producer may have copied them.
+  static HEDDLE_DEVICE void fence_tiles() { fence_async_proxy(); }
+
+  HEDDLE_DEVICE int q_buffer() const { return number_ % Smem::kQBuffers; }
+
+  // The next stage of the ring, filled.
+  HEDDLE_DEVICE int acquire() {
+    const int stage = ring_.stage;
+    barrier_wait(&smem_.full[stage], ring_.parity);
+    ring_.advance();
+    return stage;
+  }
+  // The assembler moves an arrival, which nothing waits for, down to the next branch: past a softmax. (No
+  // stage is below zero.)
+  static HEDDLE_DEVICE void stay_here(int stage) {
+    asm volatile("{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p trap;\n}" ::"r"(stage) : "memory");
+  }
+  HEDDLE_DEVICE void release(int stage) const { release(&smem_.empty[stage]); }
+  static HEDDLE_DEVICE void release(const uint64_t* empty) {
+    if (lane_index() == 0) barrier_arrive(empty);
+  }
+
+  // --- streams --------------------------------------------------------------------------------
+
+  // From one stream to the next: the first scores of `stream` stand beside the last product P V of `last`,
+  // and results are stored while other warpgroups are at products. Either may be missing (at the CTA's
+  // begin and end, and where rows see no key): its product is then issued all the same, on whatever
+  // the tiles hold, and nobody looks at it. So there is one such place in the kernel, without a
+  // branch around products.
+  HEDDLE_DEVICE void first_tile(const AppendStream& stream, const AppendStream* last) {
+    float s[kBlocks][4];
+    const bool has_scores = !stream.is_end && has_tiles(stream), has_values = last != nullptr && has_tiles(*last);
+    const int v = kOverlapsStreams && has_values ? acquire() : 0, k = has_scores ? acquire() : 0;
+    const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
+    fence_tiles();
+    if constexpr (kOverlapsStreams) rescale();  // here and not under the scores: the assembler would wait for those
+    begin_turn();
+    score(s, queries, keys);
+    if constexpr (kOverlapsStreams) accumulate(values);
+    end_turn();
+    wgmma_wait<kOverlapsStreams ? 1 : 0>();
+    pin_registers(s);
+    if (has_scores) release(k);
+    const RowState state[2] = {state_[0], state_[1]};
+    state_[0] = state_[1] = empty_row_state();
+    if (has_scores) {
+      apply_hooks<true>(s, stream, stream.item.tile_end - 1);  // once a stream, whether a boundary or not
+      weigh(s);
+    }
+    if constexpr (kOverlapsStreams) {
+      wgmma_wait<0>();
+      pin_registers(o_);
+      if (has_values) release(v);
+    }
+    pack(s);
+    if (last != nullptr) finish(*last, state, has_values);
+    clear_o();
+    factor_[0] = factor_[1] = 1.0f;
+  }
+
+  // Tiles of one kind in a loop of their own: what all rows see as a whole has no mask code.
+  HEDDLE_DEVICE void next_tiles(const AppendStream& stream) {
+    const int begin = stream.item.tile_begin;
+    const int full_begin = max_of(stream.full_begin, begin), full_end = stream.full_end;
+    int t = stream.item.tile_end - 2;
+    while (t >= begin) {
+      for (; t < full_end && t >= full_begin; --t) next_tile<false>(stream, t);
+      if (t >= begin) next_tile<true>(stream, t--);
+    }
+  }
+
+  // Where one query tile is all that fits, the next one is on its way only when this is done.
+  HEDDLE_DEVICE void finish_alone(const AppendStream& stream) {
+    const bool has_values = has_tiles(stream);
+    if (has_values) {
+      const int v = acquire();
+      const uint32_t values = values_at(v);
+      fence_tiles();
+      rescale();
+      accumulate(values);
+      wgmma_wait<0>();
+      pin_registers(o_);
+      release(v);
+    }
+    finish(stream, state_, has_values);
+  }
+
+  static HEDDLE_DEVICE bool has_tiles(const AppendStream& stream) {
+    return stream.item.tile_begin < stream.item.tile_end;
+  }
+
+  // --- one tile -------------------------------------------------------------------------------
+
+  template <bool kMasked>
+  HEDDLE_DEVICE void next_tile(const AppendStream& stream, int t) {
+    float s[kBlocks][4];
+    const int k = acquire(), v = acquire();
+    const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
+    fence_tiles();
+    begin_turn();
+    score(s, queries, keys);
+    rescale();
+    accumulate(values);
+    end_turn();
+    wgmma_wait<1>();
+    pin_registers(s);
+    release(k);
+    stay_here(k);
+    apply_hooks<kMasked>(s, stream, t);
+    weigh(s);
+    // The weights are made before the wait, under the product: without a branch on them the assembler
+    // moves the wait in front. (A sum is never below zero.)
+    if (Hooks::use_softmax && state_[0].sum + state_[1].sum < 0.0f) asm volatile("trap;");
+    wgmma_wait<0>();
+    pin_registers(o_);
+    release(v);
+    pack(s);
+  }
+
+  // --- products -----------------------------------------------------------------------------------
+
+  // Descriptors, made before a turn begins. They are uniform as far as the assembler can see: others cost
+  // four moves from registers in front of every product.
+  HEDDLE_DEVICE uint32_t queries_at(int buffer) const {
+    return uniform(QTile::by_columns(shared_address(smem_.q[buffer]) + group_ * 64 * QTile::kRowBytes));
+  }
+  HEDDLE_DEVICE uint32_t keys_at(int stage) const {
+    return uniform(KTile::by_columns(shared_address(smem_.stage[stage])));
+  }
+  HEDDLE_DEVICE uint32_t values_at(int stage) const {
+    return uniform(VTile::by_rows(shared_address(smem_.stage[stage])));
+  }
+
+  // S = Q K^T, under way when it returns.
+  static HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t queries, uint32_t keys) {
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < KTile::kColumns / 16; ++i)
+      Spec::multiply_keys(s, queries + QTile::column_step(i), keys + KTile::column_step(i), i > 0);
+    wgmma_commit();
+  }
+
+  // O += P V, under way when it returns.
+  HEDDLE_DEVICE void accumulate(uint32_t values) {
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kKeySteps; ++i) Spec::multiply_values(o_, weights_[i], values + VTile::row_step(i), 1);
+    wgmma_commit();
+  }
+
+  // --- softmax ------------------------------------------------------------------------------------
+
+  template <bool kMasked>
+  HEDDLE_DEVICE void apply_hooks(float (&s)[kBlocks][4], const AppendStream& stream, int t) {
+    if constexpr (kMasked || kChangesEveryLogit<Hooks>) {
+      const RowInfo rows[2] = {row_of<Spec>(stream, own_row(0)), row_of<Spec>(stream, own_row(1))};
+      apply_variant<kMasked>(s, rows, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
+    }
+  }
+
+  HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4]) {
+    if constexpr (Hooks::use_softmax) update_softmax(s, state_, factor_, logit_to_log2<Hooks>(p_.sm_scale));
+  }
+
+  // Brings O to the maxima of the last weights, under the scores of the next ones.
+  HEDDLE_DEVICE void rescale() {
+    if constexpr (Hooks::use_softmax) {
+      // Once the maxima have settled most tiles change none of them.
+      if (!__any_sync(kFullMask, factor_[0] != 1.0f || factor_[1] != 1.0f)) return;
+#pragma unroll
+      for (int block = 0; block < kOutBlocks; ++block)
+        for (int e = 0; e < 4; ++e) o_[block][e] *= factor_[e / 2];
+    }
+  }
+
+  HEDDLE_DEVICE void pack(const float (&s)[kBlocks][4]) {
+#pragma unroll
+    for (int i = 0; i < kKeySteps; ++i) pack_weights<Spec::kType>(weights_[i], s[2 * i], s[2 * i + 1]);
+  }
+
+  // Row of the tile that half `half` of this thread's accumulators belongs to.
+  static HEDDLE_DEVICE int own_row(int half) { return warp_index() * 16 + half * 8 + lane_index() / 4; }
+
+  // --- results ----------------------------------------------------------------------------------
+
+  HEDDLE_DEVICE void finish(const AppendStream& stream, const RowState (&state)[2], bool has_values) {
+    if (kOverlapsStreams && !has_values) clear_o();
+    const AppendOutput<Spec, Hooks> output(p_, hooks_, stream.mask, stream.item, stream.kv_head);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) output.finish(o_, half, own_row(half), state[half]);
+    if (stream.item.join == 0) return;
+    named_barrier_sync(kConsumerBarrier, kThreads);
+    empty_lse<Spec>(p_, stream.item, kThreads);
+  }
+
+  // In place: a plain assignment in a branch becomes a selection into as many registers again.
+  HEDDLE_DEVICE void clear_o() {
+#pragma unroll
+    for (int block = 0; block < kOutBlocks; ++block)
+      for (int e = 0; e < 4; ++e) asm volatile("mov.b32 %0, 0;" : "=f"(o_[block][e]));
+  }
+
+  const AttentionParams& p_;
+  const Hooks& hooks_;
+  Smem& smem_;
+  const int group_;
+  RingPlace<Smem::kStages> ring_;
+  int number_ = 0;  // of the stream, as the producer counts
+  float o_[kOutBlocks][4];
+  RowState state_[2] = {empty_row_state(), empty_row_state()};
+  float factor_[2] = {1.0f, 1.0f};  // what O is still to be multiplied by
+  uint32_t weights_[kKeySteps][4] = {};
+};
+
+}  // namespace heddle
