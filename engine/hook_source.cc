@@ -109,7 +109,8 @@ class Renderer {
     line("  } params;");
     line("  struct Tensors {");
     for (const auto& [local, tensor] : part.tensors)
-      line(fmt::format("    heddle::TensorView<{}> {};", element_type(variant_.tensors[tensor].dtype), local));
+      line(fmt::format("    heddle::TensorView<{}, {}> {};", element_type(variant_.tensors[tensor].dtype),
+                       variant_.tensors[tensor].shape.size(), local));
     line("  } tensors;");
     line("  heddle::HeadShape shape;");
     for (const auto& [hook, code] : part.hooks) snippet(part, hook, code);

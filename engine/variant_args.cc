@@ -36,6 +36,11 @@ void put_tensor(const Variant& variant, const TensorParam& param, const std::map
   if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<unsigned>(bytes_of(param.dtype)) != 0)
     fail(ErrorKind::invalid_argument, "Tensor \"{}\" of variant {} starts at {}, which is not a multiple of {} bytes.",
          param.name, variant.name, tensor.data, bytes_of(param.dtype));
+  const int last = tensor.rank - 1;
+  if (last > 0 && tensor.shape[last] > 1 && tensor.strides[last] != 1)
+    fail(ErrorKind::invalid_argument,
+         "Tensor \"{}\" of variant {} has stride {} on its last axis; the last of several axes must be contiguous (stride 1).",
+         param.name, variant.name, tensor.strides[last]);
   for (int axis = 0; axis < tensor.rank; ++axis)
     check_axis(variant, param, tensor, axis, axis_size(param.shape[axis], words, values));
   put(args, offset, tensor.data);

@@ -116,10 +116,18 @@ class AppendSm90Loader {
       value_id_ = key_id_;
       key_id_ = next_id_;
       fetch_row_id(t - 1);
+      const LandingKeys landing = landing_;
       load_keys(t);
-      if (t < last) load_values(t + 1, value_id_);
+      if (t < last) {
+        transform_keys(landing);
+        load_values(t + 1, value_id_);
+      }
+      end_group();
     }
-    if (begin <= last) load_values(begin, key_id_);
+    if (begin > last) return;
+    load_values(begin, key_id_);
+    end_group();
+    transform_keys(landing_);
   }
 
   // --- tiles --------------------------------------------------------------------------------
@@ -133,7 +141,8 @@ class AppendSm90Loader {
       return row < record_->item.num_rows ? q_row * p_.q_row_stride + head * p_.q_head_stride : kNotSeen;
     });
     if constexpr (Hooks::has_query_transform) {
-      begin_transform();
+      wait_for_copies();
+      sync();
       transform_rows<Spec::kType, QTile, Hooks::query_pair>(
           smem_.q[q_.stage], Spec::kTile.rows, thread(), kWarpgroupSize, record_->item.num_rows == Spec::kTile.rows,
           [&](float x, float pair, int dim, int row) {
@@ -163,10 +172,30 @@ class AppendSm90Loader {
     gather<KTile>(static_cast<const uint16_t*>(p_.k) + record_->kv_head * p_.k_head_stride, start, [&](int row) {
       return Address::k_offset(p_, record_->item.kv_offset, key_id_, start + row);
     });
-    pass_on<KTile, Hooks::has_key_transform, Hooks::key_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
-      if constexpr (Hooks::has_key_transform) return hooks_.key_transform(x, pair, dim, c);
-      return x;
-    });
+    if constexpr (Hooks::has_key_transform) {
+      cp_async_commit();
+      landing_ = {start, ring_.stage};
+    } else {
+      arrive_after_copies(&smem_.full[ring_.stage]);
+    }
+    ring_.advance();
+  }
+
+  // Keys that a hook changes land while those behind them are under way: two groups, a tile of V (or, in front
+  // of a stream's first, nothing) and the next K.
+  struct LandingKeys {
+    int start, stage;
+  };
+  HEDDLE_DEVICE static void end_group() {
+    if constexpr (Hooks::has_key_transform) cp_async_commit();
+  }
+  HEDDLE_DEVICE void transform_keys(const LandingKeys& keys) const {
+    if constexpr (Hooks::has_key_transform) {
+      cp_async_wait<2>();
+      transform_tile<KTile, Hooks::key_pair>(
+          keys.stage, keys.start,
+          [&](float x, float pair, int dim, const HookContext& c) { return hooks_.key_transform(x, pair, dim, c); });
+    }
   }
 
   HEDDLE_DEVICE void load_values(int t, int row_id) {
@@ -175,10 +204,15 @@ class AppendSm90Loader {
     gather<VTile>(static_cast<const uint16_t*>(p_.v) + record_->kv_head * p_.v_head_stride, start, [&](int row) {
       return Address::v_offset(p_, record_->item.kv_offset, row_id, start + row);
     });
-    pass_on<VTile, Hooks::has_value_transform, Hooks::value_pair>(start, [&](float x, float pair, int dim, const HookContext& c) {
-      if constexpr (Hooks::has_value_transform) return hooks_.value_transform(x, pair, dim, c);
-      return x;
-    });
+    if constexpr (Hooks::has_value_transform) {
+      wait_for_copies();
+      transform_tile<VTile, Hooks::value_pair>(
+          ring_.stage, start,
+          [&](float x, float pair, int dim, const HookContext& c) { return hooks_.value_transform(x, pair, dim, c); });
+    } else {
+      arrive_after_copies(&smem_.full[ring_.stage]);
+    }
+    ring_.advance();
   }
 
   HEDDLE_DEVICE bool all_seen(int start) const {
@@ -226,32 +260,22 @@ class AppendSm90Loader {
     ring_.advance();
   }
 
-  // The stage is as the consumers want it, once the copies have landed and a hook has been at it.
-  template <class Tile, bool kTransformed, RowInput kPair, class Transform>
-  HEDDLE_DEVICE void pass_on(int start, const Transform& transform) {
-    uint64_t* full = &smem_.full[ring_.stage];
-    if constexpr (kTransformed) {
-      HookContext context = {record_->item.request, record_->kv_head * Spec::kGroup, record_->kv_head, -1, -1, -1,
-                             record_->item.qo_len, record_->item.kv_len};
-      begin_transform();
-      transform_rows<Spec::kType, Tile, kPair>(
-          smem_.stage[ring_.stage], Spec::kTile.kv, thread(), kWarpgroupSize, all_seen(start),
-          [&](float x, float pair, int dim, int row) {
-            context.kv_pos = start + row;
-            return transform(x, pair, dim, context);
-          },
-          [&](int row) { return record_->some_see.contains(start + row); });
-      end_transform(full);
-    } else {
-      arrive_after_copies(full);
-    }
-    ring_.advance();
+  // A tile of which this thread's copies have landed, as a hook wants it, and on to the consumers.
+  template <class Tile, RowInput kPair, class Transform>
+  HEDDLE_DEVICE void transform_tile(int stage, int start, const Transform& transform) const {
+    HookContext context = {record_->item.request, record_->kv_head * Spec::kGroup, record_->kv_head, -1, -1, -1,
+                           record_->item.qo_len, record_->item.kv_len};
+    sync();
+    transform_rows<Spec::kType, Tile, kPair>(
+        smem_.stage[stage], Spec::kTile.kv, thread(), kWarpgroupSize, all_seen(start),
+        [&](float x, float pair, int dim, int row) {
+          context.kv_pos = start + row;
+          return transform(x, pair, dim, context);
+        },
+        [&](int row) { return record_->some_see.contains(start + row); });
+    end_transform(&smem_.full[stage]);
   }
 
-  HEDDLE_DEVICE void begin_transform() const {
-    wait_for_copies();
-    sync();
-  }
   HEDDLE_DEVICE void end_transform(const uint64_t* full) const {
     fence_async_proxy();
     arrive(full);
@@ -324,6 +348,7 @@ class AppendSm90Loader {
   uint32_t word_ = 0;  // this lane's of the next record
   int items_left_ = 0, next_head_ = kFirstHead;
   int next_id_ = 0, key_id_ = 0, value_id_ = 0;
+  LandingKeys landing_ = {};
 };
 
 }  // namespace heddle

@@ -18,6 +18,16 @@ struct HookContext {
   int q_row;   // row in q; -1 in key and value transforms
   int qo_len;
   int kv_len;
+  // In hooks on logits: q_pos - kv_pos, kv_pos / 8 and kv_pos % 8.
+  float kv_distance = 0;
+  int kv_byte = 0, kv_bit = 0;
+
+  HEDDLE_HOOK void move_to_key(int pos) {
+    kv_pos = pos;
+    kv_distance = static_cast<float>(q_pos - pos);
+    kv_byte = pos / 8;
+    kv_bit = pos % 8;
+  }
 };
 
 // What holds for every row of an Attention.
@@ -59,4 +69,6 @@ HEDDLE_HOOK int partner_of(const RowInput& input, int dim, int head_dim) {
                              qo_len = (context).qo_len, kv_len = (context).kv_len,              \
                              num_qo_heads = (shape).num_qo_heads,                               \
                              num_kv_heads = (shape).num_kv_heads, group = (shape).group,        \
-                             head_dim = (shape).head_dim, head_dim_vo = (shape).head_dim_vo
+                             head_dim = (shape).head_dim, head_dim_vo = (shape).head_dim_vo;    \
+  [[maybe_unused]] const int kv_byte = (context).kv_byte, kv_bit = (context).kv_bit;             \
+  [[maybe_unused]] const float kv_distance = (context).kv_distance

@@ -154,7 +154,8 @@ class HostAttention {
       const int64_t start = int64_t(t >= item.gap_begin ? t + item.gap_tiles : t) * p_.tile_kv;
       for (int64_t kv_pos = start; kv_pos < start + p_.tile_kv && kv_pos < item.kv_len; ++kv_pos) {
         if (!host_keeps(header_.mask, c.q_pos, kv_pos)) continue;
-        c.kv_pos = kv.kv_pos = static_cast<int>(kv_pos);
+        kv.kv_pos = static_cast<int>(kv_pos);
+        c.move_to_key(kv.kv_pos);
         read_k(item, kv, k);
         float logit = 0;
         for (int d = 0; d < p_.head_dim; ++d) logit += q[d] * k[d];

@@ -57,10 +57,13 @@ HEDDLE_DEVICE float quad_sum(float x) {
 template <class Hooks>
 inline constexpr bool kMasksEveryTile = Hooks::has_logits_mask && !Hooks::masks_new_keys_only;
 
-// Whether logits of tiles that need no mask change too, other than by the softmax's own scale.
+// Whether hooks take logits that are scaled; else the softmax's own constant has the scale.
 template <class Hooks>
-inline constexpr bool kChangesEveryLogit =
-    Hooks::has_logits_transform || kMasksEveryTile<Hooks> || !Hooks::use_softmax;
+inline constexpr bool kScalesLogits = Hooks::has_logits_transform || !Hooks::use_softmax;
+
+// Whether logits of tiles that need no mask change too.
+template <class Hooks>
+inline constexpr bool kChangesEveryLogit = kScalesLogits<Hooks> || kMasksEveryTile<Hooks>;
 
 // Without softmax a sum says nothing of how many keys a row has kept; output_transform needs to know
 // whether it kept any, so RowState::sum counts them then.
@@ -75,6 +78,7 @@ struct KeptColumns {
   static constexpr int kWords = (kBlocks * 2 + 31) / 32;
   uint32_t words[kWords];
 
+  KeptColumns() = default;
   HEDDLE_DEVICE KeptColumns(const KeyRange& keys, int first_column) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i)
@@ -100,36 +104,58 @@ struct KeptColumns {
 template <bool kMasked, int kBlocks, int kValues, class Hooks>
 HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&rows)[kValues / 2],
                                  RowState (&state)[kValues / 2], int first_key, float sm_scale, const Hooks& hooks) {
-  constexpr bool kScaleHere = kChangesEveryLogit<Hooks>;
-  if constexpr (!kMasked && !kScaleHere) return;
+  if constexpr (!kMasked && !kChangesEveryLogit<Hooks>) return;
+  constexpr bool kAsksMask = kMasked ? Hooks::has_logits_mask : kMasksEveryTile<Hooks>;
+  constexpr bool kAsksOfSeenOnly = kMasked && (Hooks::has_logits_transform || kAsksMask) && !Hooks::logits_are_plain;
+  constexpr int kRows = kValues / 2;
   const float dropped = Hooks::use_softmax ? negative_infinity() : 0.0f;
-  const int first_column = first_key + lane_index() % 4 * 2;
+  const int column = lane_index() % 4 * 2;
+  HookContext contexts[kRows];
+  float first_distance[kRows];
+  KeptColumns<kBlocks> kept[kRows];
 #pragma unroll
-  for (int e = 0; e < kValues; ++e) {
-    const RowInfo& row = rows[e / 2];
-    const KeptColumns<kBlocks> kept(row.keys, first_column);
+  for (int r = 0; r < kRows; ++r) {
+    contexts[r] = rows[r].context;
+    // A row that sees nothing stands before the first key; there it sees that one.
+    if (kAsksOfSeenOnly && rows[r].keys.is_empty()) contexts[r].q_pos = 0;
+    first_distance[r] = static_cast<float>(contexts[r].q_pos - first_key - column);
+    if constexpr (kMasked) kept[r] = KeptColumns<kBlocks>(rows[r].keys, first_key + column);
+  }
+  const auto ask = [&](int block, int e) {
+    bool keep = kMasked ? kept[e / 2].contains(block, e % 2) : true;
+    float logit = kScalesLogits<Hooks> ? s[block][e] * sm_scale : s[block][e];
+    HookContext context = contexts[e / 2];
+    context.kv_pos = first_key + column + (block * 8 + e % 2);
+    context.kv_distance = first_distance[e / 2] - static_cast<float>(block * 8 + e % 2);
+    // Tiles begin at a multiple of 8. The compiler would not see that from kv_pos, and load a byte for each bit.
+    context.kv_byte = first_key / 8 + block;
+    context.kv_bit = column + e % 2;
+    // What is dropped is asked of a key that the row sees: a branch around the hook would wait for each of its
+    // loads by itself.
+    if (kAsksOfSeenOnly && !keep) context.move_to_key(rows[e / 2].keys.some());
+    if constexpr (Hooks::has_logits_transform) logit = hooks.logits_transform(logit, context);
+    if constexpr (kAsksMask) keep &= hooks.logits_mask(kScalesLogits<Hooks> ? logit : logit * sm_scale, context);
+    if constexpr (kCountsKeys<Hooks>) state[e / 2].sum += keep ? 1.0f : 0.0f;
+    s[block][e] = keep ? logit : dropped;
+  };
+  const bool some_see = !kAsksOfSeenOnly || !rows[0].keys.is_empty() || !rows[kRows - 1].keys.is_empty();
+  constexpr int kAtOnce = kAsksOfSeenOnly ? 2 : kBlocks;  // the branch keeps apart loads that registers do not reach for
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      bool keep = kMasked ? kept.contains(block, e % 2) : true;
-      float logit = kScaleHere ? s[block][e] * sm_scale : s[block][e];
-      HookContext context = row.context;
-      context.kv_pos = first_column + block * 8 + e % 2;
-      const bool call = keep || Hooks::logits_are_plain;  // cheaper than a branch around it
-      if constexpr (Hooks::has_logits_transform) {
-        if (call) logit = hooks.logits_transform(logit, context);
-      }
-      if constexpr (kMasked ? Hooks::has_logits_mask : kMasksEveryTile<Hooks>) {
-        if (call) keep &= hooks.logits_mask(kScaleHere ? logit : logit * sm_scale, context);
-      }
-      if constexpr (kCountsKeys<Hooks>) state[e / 2].sum += keep ? 1.0f : 0.0f;
-      s[block][e] = keep ? logit : dropped;
+  for (int first = 0; first < kBlocks; first += kAtOnce) {
+    if (some_see) {
+#pragma unroll
+      for (int block = first; block < first + kAtOnce && block < kBlocks; ++block)
+        for (int e = 0; e < kValues; ++e) ask(block, e);
     }
+#pragma unroll
+    for (int block = first; block < first + kAtOnce && block < kBlocks; ++block)
+      for (int e = 0; e < kValues; ++e) s[block][e] = some_see ? s[block][e] : dropped;
   }
 }
 
 template <class Hooks>
 HEDDLE_DEVICE float logit_to_log2(float sm_scale) {
-  return kChangesEveryLogit<Hooks> ? kLog2e : sm_scale * kLog2e;
+  return kScalesLogits<Hooks> ? kLog2e : sm_scale * kLog2e;
 }
 
 // One step of the online softmax over a tile's logits. s becomes weights; rescale is what the

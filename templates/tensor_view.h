@@ -1,5 +1,6 @@
 // What a hook sees as tensors.NAME: tensors.slopes[qo_head], tensors.bias(q_row, kv_pos).
-// f16 and bf16 are read as f32, u8 as int. Strides count elements and come from the run.
+// f16 and bf16 are read as f32, u8 as int. Strides count elements and come from the run; the last of
+// several axes is contiguous (the engine checks it), so that neighbouring keys are an immediate apart.
 #pragma once
 
 #include "templates/abi.h"
@@ -37,21 +38,33 @@ HEDDLE_HOOK float read_element(const F16Bits& x) {
   return sign ? -magnitude : magnitude;
 }
 
-template <class T>
+template <class T, int kRank>
 struct TensorView {
   const T* data;
   int64_t strides[kMaxTensorRank];
 
-  HEDDLE_HOOK auto operator[](int64_t i) const { return read_element(data[i * strides[0]]); }
-  HEDDLE_HOOK auto operator()(int64_t i) const { return read_element(data[i * strides[0]]); }
+  HEDDLE_HOOK auto operator[](int64_t i) const { return (*this)(i); }
+  HEDDLE_HOOK auto operator()(int64_t i) const {
+    has_axes<1>();
+    return read_element(data[i * strides[0]]);
+  }
   HEDDLE_HOOK auto operator()(int64_t i, int64_t j) const {
-    return read_element(data[i * strides[0] + j * strides[1]]);
+    has_axes<2>();
+    return read_element(data[i * strides[0] + j]);
   }
   HEDDLE_HOOK auto operator()(int64_t i, int64_t j, int64_t k) const {
-    return read_element(data[i * strides[0] + j * strides[1] + k * strides[2]]);
+    has_axes<3>();
+    return read_element(data[i * strides[0] + j * strides[1] + k]);
   }
   HEDDLE_HOOK auto operator()(int64_t i, int64_t j, int64_t k, int64_t l) const {
-    return read_element(data[i * strides[0] + j * strides[1] + k * strides[2] + l * strides[3]]);
+    has_axes<4>();
+    return read_element(data[i * strides[0] + j * strides[1] + k * strides[2] + l]);
+  }
+
+ private:
+  template <int kIndices>
+  static HEDDLE_HOOK void has_axes() {
+    static_assert(kIndices == kRank, "a tensor takes one index for each axis of its shape");
   }
 };
 

@@ -8,45 +8,67 @@
 
 namespace heddle {
 
-// The two elements that one step handles together: partners, where the hook wants them.
-template <int kHeadDim, RowInput kInput>
-HEDDLE_DEVICE void pair_dims(int index, int& first, int& second) {
-  constexpr int kHalf = (kInput.rotary_dim > 0 ? kInput.rotary_dim : kHeadDim) / 2;
-  if (kInput.pair == kHalfSplit && index < kHalf) {
-    first = index;
-    second = index + kHalf;
-  } else {
-    first = index * 2;  // behind the pairs of a half split the other columns follow, two by two
-    second = first + 1;
-  }
-}
-
-template <DType kType, RowInput kInput>
+// What one step handles: kWidth columns from `first` and kWidth from `second` on, so that rotary partners meet
+// in one thread, which then makes their sine and cosine once.
+template <DType kType, class Tile, RowInput kInput>
 struct RowElements {
   using T = Element<kType>;
-  uint16_t *a, *b;
-  int first, second;
+  static constexpr int kHalf = (kInput.rotary_dim > 0 ? kInput.rotary_dim : Tile::kHeadDim) / 2;
+  static constexpr bool kSplit = kInput.pair == kHalfSplit;
+  static constexpr int kWidth = kSplit && kHalf % 2 != 0 ? 1 : 2;
+  static constexpr int kCount = Tile::kHeadDim / (2 * kWidth);  // of a row
 
-  template <class Tile>
-  static HEDDLE_DEVICE RowElements at(uint8_t* tile, int row, int index) {
-    RowElements e;
+  int first, second;
+  bool partners;  // across the two; behind the pairs of a half split the other columns follow
+  float x[2][kWidth];
+
+  HEDDLE_DEVICE explicit RowElements(int index) {
     // With the range known a hook's branches on dim fold.
-    __builtin_assume(index >= 0 && index < Tile::kHeadDim / 2);
-    pair_dims<Tile::kHeadDim, kInput>(index, e.first, e.second);
-    e.a = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, e.first));
-    e.b = reinterpret_cast<uint16_t*>(tile + Tile::element_offset(row, e.second));
-    return e;
+    __builtin_assume(index >= 0 && index < kCount);
+    partners = kSplit && (2 * kHalf == Tile::kHeadDim || index * kWidth < kHalf);
+    first = partners ? index * kWidth : index * 2 * kWidth;
+    second = partners ? first + kHalf : first + kWidth;
+  }
+  HEDDLE_DEVICE void load(const uint8_t* tile, int row, float scale) {
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const uint8_t* from = tile + Tile::element_offset(row, side == 0 ? first : second);
+      if constexpr (kWidth == 2) {
+        const uint32_t word = *reinterpret_cast<const uint32_t*>(from);
+        x[side][0] = T::to_float(static_cast<uint16_t>(word)) * scale;
+        x[side][1] = T::to_float(static_cast<uint16_t>(word >> 16)) * scale;
+      } else {
+        x[side][0] = T::to_float(*reinterpret_cast<const uint16_t*>(from)) * scale;
+      }
+    }
   }
   HEDDLE_DEVICE float sum_of_squares() const {
-    const float x = T::to_float(*a), y = T::to_float(*b);
-    return x * x + y * y;
+    float sum = 0.0f;
+    for (int side = 0; side < 2; ++side)
+      for (int e = 0; e < kWidth; ++e) sum += x[side][e] * x[side][e];
+    return sum;
   }
-  template <class Tile, class Transform>
-  HEDDLE_DEVICE void transform(int row, float scale, const Transform& hook) const {
-    const float x = T::to_float(*a) * scale, y = T::to_float(*b) * scale;
-    const bool partners = kInput.pair != kHalfSplit || kInput.rotary_dim == 0 || first < kInput.rotary_dim;
-    *a = T::from_float(hook(x, kInput.pair == kNoPair ? 0.0f : partners ? y : x, first, row));
-    *b = T::from_float(hook(y, kInput.pair == kNoPair ? 0.0f : partners ? x : y, second, row));
+  HEDDLE_DEVICE float partner_of(int side, int e) const {
+    if constexpr (kInput.pair == kNoPair) return 0.0f;
+    if constexpr (kInput.pair == kInterleaved) return x[side][e ^ 1];
+    return partners ? x[side ^ 1][e] : x[side][e];
+  }
+  template <class Transform>
+  HEDDLE_DEVICE void store(uint8_t* tile, int row, const Transform& hook) const {
+    float y[2][kWidth];
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      y[0][e] = hook(x[0][e], partner_of(0, e), first + e, row);
+      y[1][e] = hook(x[1][e], partner_of(1, e), second + e, row);
+    }
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      uint8_t* to = tile + Tile::element_offset(row, side == 0 ? first : second);
+      if constexpr (kWidth == 2)
+        *reinterpret_cast<uint32_t*>(to) = T::pack(y[side][0], y[side][1]);
+      else
+        *reinterpret_cast<uint16_t*>(to) = T::from_float(y[side][0]);
+    }
   }
 };
 
@@ -61,8 +83,7 @@ HEDDLE_DEVICE float warp_sum(float x) {
 template <DType kType, class Tile, RowInput kInput, class Transform, class Wanted>
 HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threads, bool all_wanted,
                                   const Transform& transform, const Wanted& wanted) {
-  using Elements = RowElements<kType, kInput>;
-  constexpr int kHalf = Tile::kHeadDim / 2;
+  using Elements = RowElements<kType, Tile, kInput>;
   if constexpr (kInput.rms_eps >= 0) {
     // A warp a row: its lanes then know the row's sum of squares. Each changes what it has read.
 #pragma unroll 1
@@ -70,29 +91,42 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
       if (!wanted(row)) continue;
       float sum = 0.0f;
 #pragma unroll 1
-      for (int i = thread % kWarpSize; i < kHalf; i += kWarpSize)
-        sum += Elements::template at<Tile>(tile, row, i).sum_of_squares();
+      for (int i = thread % kWarpSize; i < Elements::kCount; i += kWarpSize) {
+        Elements elements(i);
+        elements.load(tile, row, 1.0f);
+        sum += elements.sum_of_squares();
+      }
       const float scale = rsqrtf(warp_sum(sum) / Tile::kHeadDim + kInput.rms_eps);
 #pragma unroll 1
-      for (int i = thread % kWarpSize; i < kHalf; i += kWarpSize)
-        Elements::template at<Tile>(tile, row, i).template transform<Tile>(row, scale, transform);
+      for (int i = thread % kWarpSize; i < Elements::kCount; i += kWarpSize) {
+        Elements elements(i);
+        elements.load(tile, row, scale);
+        elements.store(tile, row, transform);
+      }
     }
   } else {
     // A lane keeps to its columns, so that what a hook makes of them (frequencies) is made once: where no
     // row is left out, since the compiler moves nothing out of a branch.
-    const auto change = [&](int row, int i) {
-      Elements::template at<Tile>(tile, row, i).template transform<Tile>(row, 1.0f, transform);
-    };
     const int first = thread / kWarpSize, step = threads / kWarpSize;
+    __builtin_assume(first >= 0 && first < step);
 #pragma unroll 1
-    for (int i = thread % kWarpSize; i < kHalf; i += kWarpSize) {
+    for (int i = thread % kWarpSize; i < Elements::kCount; i += kWarpSize) {
+      Elements elements(i);
+      const auto change = [&](int row) {
+        elements.load(tile, row, 1.0f);
+        elements.store(tile, row, transform);
+      };
       if (all_wanted) {
-#pragma unroll 2
-        for (int row = first; row < rows; row += step) change(row, i);
+        // Rows are swizzled alike every eight: their addresses are then an immediate apart.
+#pragma unroll 1
+        for (int eight = 0; eight < rows; eight += 8) {
+#pragma unroll 4
+          for (int row = 0; row < 8; row += step) change(eight + row + first);
+        }
       } else {
 #pragma unroll 1
         for (int row = first; row < rows; row += step)
-          if (wanted(row)) change(row, i);
+          if (wanted(row)) change(row);
       }
     }
   }

@@ -33,6 +33,9 @@ struct KeyRange {
   HEDDLE_DEVICE bool contains_some(int begin, int end) const {
     return max_of(begin, lo) < min_of(end, hi) || begin < sink;
   }
+  HEDDLE_DEVICE bool is_empty() const { return lo >= hi && sink <= 0; }
+  // One of them, if there are any.
+  HEDDLE_DEVICE int some() const { return lo < hi ? lo : 0; }
 };
 
 HEDDLE_DEVICE int clamp_to_int(int64_t x, int low, int high) {

@@ -241,6 +241,8 @@ const TensorMistake kVariantTensorMistakes[] = {
      "Tensor \"table\" of variant tuned has 1 elements on axis 0; num_requests asks for at least 2."},
     {[](Tensors& t) { t.variant["table"].shape[1] = 8; },
      "Tensor \"table\" of variant tuned has 8 elements on axis 1; 16 asks for at least 16."},
+    {[](Tensors& t) { t.variant["table"].strides[1] = 2; },
+     "Tensor \"table\" of variant tuned has stride 2 on its last axis; the last of several axes must be contiguous (stride 1)."},
     {[](Tensors& t) { t.variant["far"].shape[0] = 19; },
      "Tensor \"far\" of variant tuned has 19 elements on axis 0; kv_len asks for at least 20."},
 };

@@ -280,7 +280,10 @@ void Soak::run(SoakReport& report) {
     options_.say(fmt::format("soak: {} Attentions ready after {:.0f} s", report.counts.attentions,
                              seconds()));
   Watchdog watchdog(options_.seed);
-  for (std::int64_t rounds = 1; seconds() < options_.seconds; ++rounds) {
+  const auto goes_on = [&] {
+    return seconds() < options_.seconds || report.counts.checks < options_.least_checks;
+  };
+  for (std::int64_t rounds = 1; goes_on(); ++rounds) {
     round();
     if (rounds % kRoundsOfALane == 0) renew_lane();
     if (rounds % kRoundsOfAnEngine == 0) renew_home();

@@ -13,6 +13,7 @@ namespace heddle_tests {
 struct SoakOptions {
   heddle::EngineOptions engine;
   double seconds = 480;  // the first compilation included
+  std::int64_t least_checks = 0;  // whatever time they take
   std::uint64_t seed = 1;
   int check_every = 100;                        // steps
   std::function<void(const std::string&)> say;  // a line a minute

@@ -282,6 +282,10 @@ const Mistake kMistakes[] = {
      R"~(bad.json, line 1: /hooks/value_transform names q_row on line 1 of its code, but a value_transform works on a key's row, which meets many query rows; use kv_pos.)~"},
     {R"~({"name":"bad","hooks":{"initial_state":"return kv_pos < 4"}})~",
      R"~(bad.json, line 1: /hooks/initial_state names kv_pos on line 1 of its code, but the initial_state of a query row meets many keys; use q_pos.)~"},
+    {R"~({"name":"bad","hooks":{"output_transform":"return x * kv_distance;"}})~",
+     R"~(bad.json, line 1: /hooks/output_transform names kv_distance on line 1 of its code, but the output_transform of a query row meets many keys; use q_pos.)~"},
+    {R"~({"name":"bad","hooks":{"key_transform":"return x * kv_bit;"}})~",
+     R"~(bad.json, line 1: /hooks/key_transform names kv_bit on line 1 of its code, but a key_transform works on a key's row, which meets many query rows; use kv_pos.)~"},
 };
 // clang-format on
 

@@ -14,7 +14,7 @@ using Tokens = std::vector<CodeToken>;
 
 constexpr std::string_view kHookWords[] = {"logit",   "x",       "dim",    "pair",   "request",
                                            "qo_head", "kv_head", "q_pos",  "kv_pos", "q_row",
-                                           "qo_len",  "kv_len",  "params", "tensors",
+                                           "kv_distance", "kv_byte", "kv_bit", "qo_len",  "kv_len",  "params", "tensors",
                                            "num_qo_heads", "num_kv_heads", "group", "head_dim", "head_dim_vo"};
 
 constexpr std::string_view kKeywords[] = {"alignas",       "alignof",     "and",
@@ -106,18 +106,19 @@ void check_visible(std::string_view where, const CodeToken& word, const HookScop
   const bool of_keys = scope.hook == Hook::key_transform || scope.hook == Hook::value_transform;
   const bool of_rows = scope.hook == Hook::query_transform ||
                        scope.hook == Hook::output_transform || scope.hook == Hook::initial_state;
-  if (of_keys && (word.text == "q_pos" || word.text == "q_row")) {
+  const bool of_logits = word.text == "kv_distance" || word.text == "kv_byte" || word.text == "kv_bit";
+  if (of_keys && (word.text == "q_pos" || word.text == "q_row" || of_logits)) {
     fail(
         ErrorKind::invalid_spec,
         "{} names {} on line {} of its code, but a {} works on a key's row, which meets many query "
         "rows; use kv_pos.",
         where, word.text, word.line, name_of(scope.hook));
   }
-  if (of_rows && word.text == "kv_pos") {
+  if (of_rows && (word.text == "kv_pos" || of_logits)) {
     fail(ErrorKind::invalid_spec,
-         "{} names kv_pos on line {} of its code, but the {} of a query row meets many keys; use "
+         "{} names {} on line {} of its code, but the {} of a query row meets many keys; use "
          "q_pos.",
-         where, word.line, name_of(scope.hook));
+         where, word.text, word.line, name_of(scope.hook));
   }
   if (is_row_transform(scope.hook) && word.text == "pair" && scope.pair == RotaryPair::none) {
     fail(ErrorKind::invalid_spec,

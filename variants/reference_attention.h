@@ -140,7 +140,7 @@ std::vector<KeptKey> kept_keys(const Hooks& hooks, const ReferenceProblem& p, Ho
   std::vector<KeptKey> kept;
   for (int j = 0; j < p.kv_len; ++j) {
     if (!is_kept(p.mask, at.q_pos, j)) continue;
-    at.kv_pos = j;
+    at.move_to_key(j);
     const double* k = rows.k.data() + static_cast<std::int64_t>(j) * p.head_dim;
     double logit = 0;
     for (int d = 0; d < p.head_dim; ++d) logit += q[static_cast<std::size_t>(d)] * k[d];
