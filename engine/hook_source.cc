@@ -170,6 +170,7 @@ class Renderer {
     const HookShape shape = shape_of(hook);
     line(fmt::format("  HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{", shape.result,
                      name_of(hook), shape.arguments, *shape.arguments ? ", " : ""));
+    if (hook == Hook::logits_mask) line("    bool kept = true;");
     int parts_with_pair = 0;  // that are still to come
     for (const Component& part : variant_.components) parts_with_pair += asks_for_pair(part, hook);
     for (std::size_t i = 0; i < variant_.components.size(); ++i) {
@@ -178,9 +179,22 @@ class Renderer {
       parts_with_pair -= asks_for_pair(part, hook);
       call(hook, shape, static_cast<int>(i), parts_with_pair > 0);
     }
-    if (hook == Hook::logits_mask) line("    return true;");
+    if (hook == Hook::logits_mask) line("    return kept;");
     if (hook != Hook::logits_mask && hook != Hook::initial_state) line(fmt::format("    return {};", shape.initial));
     line("  }");
+  }
+
+  // Without a branch: behind one a mask's loads would be waited for one by one. A mask of new keys is asked of the
+  // first of them in place of an older key.
+  void mask_call(int part, const std::string& call) {
+    if (!variant_.components[part].hooks.at(Hook::logits_mask).new_keys) return line(fmt::format("    kept &= {};", call));
+    line("    {");
+    line("      const int first_new = context.kv_len - context.qo_len;");
+    line("      const bool is_old = context.kv_pos < first_new;");
+    line("      heddle::HookContext of_new = context;");
+    line("      if (is_old) of_new.move_to_key(first_new);");
+    line(fmt::format("      kept &= is_old | part{}.logits_mask(logit, of_new);", part));
+    line("    }");
   }
 
   static bool asks_for_pair(const Component& part, Hook hook) {
@@ -200,11 +214,7 @@ class Renderer {
     }
     const std::string call = fmt::format("part{}.{}({}{}context)", part, name_of(hook), shape.names,
                                          *shape.names ? ", " : "");
-    if (hook == Hook::logits_mask) {
-      const bool new_keys = variant_.components[part].hooks.at(hook).new_keys;
-      const char* asked = new_keys ? "context.kv_pos >= context.kv_len - context.qo_len && " : "";
-      return line(fmt::format("    if ({}!{}) return false;", asked, call));
-    }
+    if (hook == Hook::logits_mask) return mask_call(part, call);
     if (hook == Hook::initial_state) return line(fmt::format("    return {};", call));
     line(fmt::format("    {} = {};", shape.initial, call));
   }

@@ -1,9 +1,9 @@
 // Append on wgmma (sm_90a): any qo_len; FlashAttention-3's schedule over a work list.
 //
 // A producer warpgroup (append_sm90_load.cuh) feeds a ring of K and V tiles; each consumer
-// warpgroup (append_sm90_consumer.cuh) owns 64 packed (token, head in group) rows. Within a consumer the softmax of a tile runs under the
-// product P V of the tile before; between consumers, turns make the softmax of one run under the
-// products of the other.
+// warpgroup (append_sm90_consumer.cuh) owns 64 packed (token, head in group) rows. Within a consumer the
+// softmax of a tile runs under the product P V of the tile before; between consumers, turns make the softmax
+// of one run under the products of the other.
 //
 //   issue S(t) = Q K(t)^T | rescale O | issue O += P(t + 1) V(t + 1) | wait S | softmax -> weights | wait O | pack P(t)
 //
@@ -33,9 +33,16 @@
 //   cap), 464 with tanh.approx in place of two, whose 2^-11 is more than the contract leaves; 345 with a polynomial
 //   for the reciprocal of tanh, on tiles of 128, 96 and 64 keys alike.
 // Slower or the same, too: results through the query's tile and the copy engine (16x1k 402 where it had been 444,
-//   4x4k the same); no fence where tiles came through the copy engine; 192 x 64 (16x1k 400). With one body for all
+//   4x4k the same); no fence where tiles came through the copy engine; 192 x 64 (16x1k 400); P V issued among the
+//   exponentials (16k 572 where it had been 598), half of it (573); no turns, for two consumers. With one body for all
 //   steps, a stream's first among them, ptxas runs products one by one (C7512).
-// ncu, 16k ragged, second line: tensor pipe 70 % busy, issue slots 39 %.
+// Faster and not taken: rescaling only where a maximum rises by 2^8 (FlashAttention-4: 16k 627, 4x4k 632, 16x1k 461,
+//   d256 626 where it had been 607, 607, 445, 597): the largest weight is then no longer 1 but rounded, and 4 of
+//   2,353 random problems went past what their dtype allows, by up to 9 %. Tiles of 160 keys, 16k ragged alone, 625
+//   where 128 gave 612: pages would need a second row id a lane.
+// ncu, 16k ragged, last line, at 1.34 GHz (in use power holds it near 1.48): tensor pipe 76 % busy. A tile takes a
+//   consumer some 2,600 cycles, its products of both consumers 2,048: 315 until S is issued, 540 to issue S and
+//   P V, 140 for S, 1,340 of softmax, 140 to pack. The chain of one warpgroup is the limit, not a pipe.
 #pragma once
 
 #include "templates/append_sm90_consumer.cuh"

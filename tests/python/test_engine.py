@@ -171,6 +171,8 @@ def refusals(engine, attention, workspace, step):
         (lambda: run(layout="NDH"), 'layout is "NDH"; it must be "NHD"'),
         (lambda: run(tensors={"bias": step.lse}), 'Variant causal reads no tensor named "bias".'),
         (lambda: run(params={"cap": 1.0}), "cap"),
+        (lambda: run(stream=4096), "run() was given a stream, but this Engine runs on the CPU device, which has none."),
+        (lambda: run(stream="0"), "stream is '0'; give an integer"),
         (lambda: run(workspace=engine.attention(**HEADS).workspace(**MAXIMA)), "made by another Attention"),
         (lambda: attention.plan(workspace, [0, 1.5], [0, 1], [1]), "qo_indptr[1] is 1.5; it must be a 32-bit integer."),
         (lambda: attention.plan(workspace, [0, 2 ** 40], [0, 1], [1]), "does not fit 32 bits"),

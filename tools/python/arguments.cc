@@ -69,8 +69,8 @@ std::int32_t checked_int(std::int64_t value, std::string_view name, std::size_t 
 }  // namespace
 
 Stream read_stream(nb::handle stream, const Place& place) {
-  if (!place.on_gpu) return nullptr;
   if (stream.is_none()) {
+    if (!place.on_gpu) return nullptr;
     const nb::handle function = torch_stream_function();
     return function.is_valid() ? stream_of(function(place.ordinal)) : nullptr;
   }
