@@ -130,9 +130,12 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
     // Tiles begin at a multiple of 8. The compiler would not see that from kv_pos, and load a byte for each bit.
     context.kv_byte = first_key / 8 + block;
     context.kv_bit = column + e % 2;
-    // What is dropped is asked of a key that the row sees: a branch around the hook would wait for each of its
-    // loads by itself.
-    if (kAsksOfSeenOnly && !keep) context.move_to_key(rows[e / 2].keys.some());
+    // What is dropped is asked of a key that the row sees, and of a harmless logit: a branch around the hook would
+    // wait for each of its loads by itself.
+    if (kAsksOfSeenOnly && !keep) {
+      context.move_to_key(rows[e / 2].keys.some());
+      logit = 0.0f;
+    }
     if constexpr (Hooks::has_logits_transform) logit = hooks.logits_transform(logit, context);
     if constexpr (kAsksMask) keep &= hooks.logits_mask(kScalesLogits<Hooks> ? logit : logit * sm_scale, context);
     if constexpr (kCountsKeys<Hooks>) state[e / 2].sum += keep ? 1.0f : 0.0f;

@@ -78,7 +78,7 @@ HEDDLE_DEVICE float warp_sum(float x) {
   return x;
 }
 
-// Rows [0, rows) of a shared-memory tile, by threads `thread` of `threads`, whole warps. `transform(x,
+// Rows [0, rows) of a shared-memory tile, a multiple of 8, by threads `thread` of `threads`, whole warps. `transform(x,
 // pair, dim, row)` is the hook; `wanted(row)` leaves rows alone that hold nothing, if not all are wanted.
 template <DType kType, class Tile, RowInput kInput, class Transform, class Wanted>
 HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threads, bool all_wanted,
