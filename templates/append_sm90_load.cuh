@@ -119,7 +119,7 @@ class AppendSm90Loader {
       const LandingKeys landing = landing_;
       load_keys(t);
       if (t < last) {
-        transform_keys(landing);
+        pass_on(landing);
         load_values(t + 1, value_id_);
       }
       end_group();
@@ -127,7 +127,7 @@ class AppendSm90Loader {
     if (begin > last) return;
     load_values(begin, key_id_);
     end_group();
-    transform_keys(landing_);
+    pass_on(landing_);
   }
 
   // --- tiles --------------------------------------------------------------------------------
@@ -189,12 +189,10 @@ class AppendSm90Loader {
   HEDDLE_DEVICE static void end_group() {
     if constexpr (Hooks::has_key_transform) cp_async_commit();
   }
-  HEDDLE_DEVICE void transform_keys(const LandingKeys& keys) const {
+  HEDDLE_DEVICE void pass_on(const LandingKeys& keys) const {
     if constexpr (Hooks::has_key_transform) {
       cp_async_wait<2>();
-      transform_tile<KTile, Hooks::key_pair>(
-          keys.stage, keys.start,
-          [&](float x, float pair, int dim, const HookContext& c) { return hooks_.key_transform(x, pair, dim, c); });
+      transform_tile<KTile, false>(keys.stage, keys.start);
     }
   }
 
@@ -206,9 +204,7 @@ class AppendSm90Loader {
     });
     if constexpr (Hooks::has_value_transform) {
       wait_for_copies();
-      transform_tile<VTile, Hooks::value_pair>(
-          ring_.stage, start,
-          [&](float x, float pair, int dim, const HookContext& c) { return hooks_.value_transform(x, pair, dim, c); });
+      transform_tile<VTile, true>(ring_.stage, start);
     } else {
       arrive_after_copies(&smem_.full[ring_.stage]);
     }
@@ -261,18 +257,14 @@ class AppendSm90Loader {
   }
 
   // A tile of which this thread's copies have landed, as a hook wants it, and on to the consumers.
-  template <class Tile, RowInput kPair, class Transform>
-  HEDDLE_DEVICE void transform_tile(int stage, int start, const Transform& transform) const {
-    HookContext context = {record_->item.request, record_->kv_head * Spec::kGroup, record_->kv_head, -1, -1, -1,
-                           record_->item.qo_len, record_->item.kv_len};
+  template <class Tile, bool kIsV>
+  HEDDLE_DEVICE void transform_tile(int stage, int start) const {
+    const HookContext context = {record_->item.request, record_->kv_head * Spec::kGroup, record_->kv_head, -1, -1, -1,
+                                 record_->item.qo_len, record_->item.kv_len};
+    const LandedKeys keys{Spec::kTile.kv, start, all_seen(start),
+                          [&](int row) { return record_->some_see.contains(start + row); }};
     sync();
-    transform_rows<Spec::kType, Tile, kPair>(
-        smem_.stage[stage], Spec::kTile.kv, thread(), kWarpgroupSize, all_seen(start),
-        [&](float x, float pair, int dim, int row) {
-          context.kv_pos = start + row;
-          return transform(x, pair, dim, context);
-        },
-        [&](int row) { return record_->some_see.contains(start + row); });
+    transform_keys<Spec, kIsV, Tile>(smem_.stage[stage], keys, thread(), kWarpgroupSize, context, hooks_);
     end_transform(&smem_.full[stage]);
   }
 

@@ -143,11 +143,10 @@ template <class Wanted>
 LandedKeys(int, int, bool, Wanted) -> LandedKeys<Wanted>;
 
 // key_transform on them or, kIsV, value_transform.
-template <class Spec, bool kIsV, class Hooks, class Keys>
+template <class Spec, bool kIsV, class Tile = SmemTile<kIsV ? Spec::kHeadDimVo : Spec::kHeadDim>, class Hooks, class Keys>
 HEDDLE_DEVICE void transform_keys(uint8_t* tile, const Keys& keys, int thread, int threads, HookContext context,
                                   const Hooks& hooks) {
-  transform_rows<Spec::kType, SmemTile<kIsV ? Spec::kHeadDimVo : Spec::kHeadDim>,
-                 kIsV ? Hooks::value_pair : Hooks::key_pair>(
+  transform_rows<Spec::kType, Tile, kIsV ? Hooks::value_pair : Hooks::key_pair>(
       tile, keys.rows, thread, threads, keys.all_wanted,
       [&](float x, float pair, int dim, int row) {
         context.kv_pos = keys.first + row;

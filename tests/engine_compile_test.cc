@@ -114,11 +114,6 @@ AttentionConfig with(const char* variant, int group, int head_dim, DType dtype, 
           .page_size = page_size};
 }
 
-bool sweeps_all() {
-  const char* wish = std::getenv("HEDDLE_SWEEP");
-  return wish != nullptr && std::string_view(wish) == "all";
-}
-
 }  // namespace
 
 // Of each kind of hook one goes to every architecture, the others to the one whose kernels have the
@@ -128,10 +123,12 @@ TEST_CASE("compile sweep: the built-in variants for every architecture, without 
           "[engine][compile]") {
   const std::vector<std::string> kinds = {"softmax",     "sliding_window", "soft_cap", "sigmoid",
                                           "custom_mask", "attention_sink", "rope"};
+  const char* wish = std::getenv("HEDDLE_SWEEP");
+  const bool all = wish != nullptr && std::string_view(wish) == "all";
   std::vector<AttentionConfig> everywhere, once;
   for (const std::string& name : VariantRegistry().names()) {
     const bool is_kind = std::find(kinds.begin(), kinds.end(), name) != kinds.end();
-    (sweeps_all() || is_kind ? everywhere : once)
+    (all || is_kind ? everywhere : once)
         .push_back({.variant = name, .num_qo_heads = 32, .num_kv_heads = 8, .head_dim = 128});
   }
   REQUIRE(everywhere.size() >= kinds.size());
@@ -151,15 +148,10 @@ TEST_CASE("compile sweep: head dims, groups, dtypes and page sizes, each at leas
   check_all(jobs_of(configs, {"sm_80", "sm_90a"}));
 }
 
-// Architectures differ here by their shared memory alone: without HEDDLE_SWEEP=all one of each size.
-TEST_CASE("compile sweep: head dims that are padded inside, and V's apart, for every size of shared memory",
-          "[engine][compile]") {
-  const std::vector<std::string> archs =
-      sweeps_all() ? std::vector<std::string>{"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"}
-                   : std::vector<std::string>{"sm_80", "sm_86", "sm_90a"};
+TEST_CASE("compile sweep: head dims that are padded inside, and V's apart, for every architecture", "[engine][compile]") {
   const std::vector<AttentionConfig> configs = {with("causal", 4, 56, DType::bf16, 16), with("qk_norm", 8, 72, DType::f16, 64),
                                                 with("causal", 1, 192, DType::bf16, 64, 128)};
-  check_all(jobs_of(configs, archs));
+  check_all(jobs_of(configs, {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"}));
   check_all(jobs_of({with("rope", 1, 8, DType::bf16, 0), with("softmax", 2, 200, DType::f16, 16),
                      with("rope", 16, 64, DType::bf16, 1, 128), with("softmax", 4, 128, DType::bf16, 16, 64),
                      with("causal", 4, 72, DType::f16, 0, 56), with("softmax", 8, 64, DType::bf16, 16, 256)},

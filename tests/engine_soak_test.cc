@@ -13,4 +13,5 @@ TEST_CASE("soak: a moment on the CPU device", "[engine][soak]") {
             .check_every = 1});
   for (const Found& found : report.wrong) UNSCOPED_INFO(found);
   CHECK(report.wrong.empty());
+  CHECK(report.counts.checks > 0);
 }
