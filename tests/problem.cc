@@ -248,8 +248,9 @@ Verdict Problem::judge() const {
   std::memcpy(lse.data(), bits.data(), bits.size() * 4);
   // The largest error of the whole problem against the most that is allowed, as one figure.
   Verdict total{.ok = true, .allowed = kNoise};
-  for (std::size_t r = 0; r < shape_.kv_lens.size(); ++r) {
-    const Verdict v = judge_request(int(r), o, lse);
+  std::vector<Verdict> verdicts(shape_.kv_lens.size());
+  tools::parallel_for(int(verdicts.size()), [&](int r) { verdicts[std::size_t(r)] = judge_request(r, o, lse); });
+  for (const Verdict& v : verdicts) {
     total.allowed = std::max(total.allowed, v.allowed);
     if (!(v.error <= total.error)) total.error = v.error;
     if (!(v.lse_error <= total.lse_error)) total.lse_error = v.lse_error;
