@@ -22,6 +22,7 @@ import torch
 import heddle
 
 L2_BYTES, LEAST_LAUNCHES, REPLAYS = 60 << 20, 8, 7
+REST = 0.3  # seconds, as in tools/gpu_timer.cc: after the check, a GPU is held back by its power limit
 TABLE = pathlib.Path(__file__).resolve().parents[2] / "tools" / "workloads.json"
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -161,6 +162,7 @@ def graph_us(calls):
     with torch.cuda.graph(graph):
         for call in calls:
             call()
+    time.sleep(REST)
     graph.replay()
     torch.cuda.synchronize()
     times = []
@@ -185,7 +187,7 @@ def host_us(call, before=lambda: None, count=30):
 
 
 def measure(row, attention, device, on_gpu):
-    if on_gpu:  # pools from the driver, as the bench's are: in pieces of earlier rows' one long request is 14 % slower
+    if on_gpu:  # pools from the driver, as the bench's are
         torch.cuda.empty_cache()
     case = Case(row, attention, device)
     wait = torch.cuda.synchronize if on_gpu else (lambda: None)
