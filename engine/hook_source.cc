@@ -132,7 +132,8 @@ class Renderer {
     const HookShape shape = shape_of(hook);
     line(fmt::format("  HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{", shape.result,
                      name_of(hook), shape.arguments, *shape.arguments ? ", " : ""));
-    line("    HEDDLE_HOOK_WORDS(context, shape);");
+    const bool of_keys = hook == Hook::key_transform || hook == Hook::value_transform;
+    line(fmt::format("    HEDDLE_HOOK_WORDS(context, shape, {}key_position);", of_keys ? "moving_" : "heddle::"));
     text_ += fmt::format("#line {} \"{}:/hooks/{}\"\n", code.line, part.file, name_of(hook));
     text_ += code.code + '\n';
     line_ += 2 + count_lines(code.code);

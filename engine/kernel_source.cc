@@ -10,6 +10,7 @@ namespace heddle {
 namespace {
 
 constexpr int kReservedPerCta = 1024;  // shared memory that the driver keeps, bytes
+constexpr int kShortRows = 64;         // of one consumer warpgroup: drafts and short appends, which K and V's bytes limit
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -96,13 +97,15 @@ int copy_step(const HeadDims& dims) { return 1024 / block_columns(dims); }
 
 // Tiles of the wgmma kernel, in the order in which they are tried. Accumulators decide: S takes kv / 2
 // registers a thread, P half of that, O its columns / 2. Of 216 (152 with three consumers) about 40 are
-// needed for the rest; 192 x 128 would leave none.
-void add_sm90_tiles(std::vector<TileConfig>& tiles, const HeadDims& dims, const DeviceLimits& limits) {
+// needed for the rest; 192 x 128 would leave none. Tiles of kShortRows only where no request has more rows.
+void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const HeadDims& dims, const DeviceLimits& limits) {
   struct Row {
     Columns most;  // serves tiles of up to so many
     int rows, kv, q_buffers;
   };
   static constexpr Row kTable[] = {
+      {{64, 64}, kShortRows, 128, 2},    {{128, 128}, kShortRows, 128, 2},  //
+      {{192, 128}, kShortRows, 112, 2},  {{256, 256}, kShortRows, 80, 2},   //
       {{64, 64}, 192, 96, 2},    {{64, 64}, 128, 128, 2},   //
       {{128, 128}, 128, 128, 2}, {{128, 128}, 128, 64, 2},  //
       {{192, 128}, 128, 112, 1}, {{192, 128}, 128, 64, 1},  //
@@ -111,7 +114,7 @@ void add_sm90_tiles(std::vector<TileConfig>& tiles, const HeadDims& dims, const 
   const Columns columns = columns_of(dims);
   const Row* served = nullptr;
   for (const Row& row : kTable) {
-    if (columns.qk > row.most.qk || columns.vo > row.most.vo) continue;
+    if (columns.qk > row.most.qk || columns.vo > row.most.vo || (row.rows == kShortRows && !are_short)) continue;
     if (!served) served = &row;
     if (row.most.qk != served->most.qk || row.kv % copy_step(dims) != 0) continue;
     tiles.push_back(append_sm90_tile(columns, row.rows, row.kv, row.q_buffers, limits));
@@ -183,13 +186,13 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}{}", major, minor, has_own_target ? "a" : "");
 }
 
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, const HeadDims& dims, const DeviceLimits& limits) {
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, int most_rows, const HeadDims& dims, const DeviceLimits& limits) {
   const Columns columns = columns_of(dims);
   std::vector<TileConfig> tiles;
   if (pipeline == Pipeline::decode) {
-    tiles = {fastest_decode_tile(columns, decode_rows, limits), roomy_decode_tile(columns, decode_rows, limits)};
+    tiles = {fastest_decode_tile(columns, most_rows, limits), roomy_decode_tile(columns, most_rows, limits)};
   } else {
-    if (limits.wgmma) add_sm90_tiles(tiles, dims, limits);
+    if (limits.wgmma) add_sm90_tiles(tiles, most_rows > 0 && most_rows <= kShortRows, dims, limits);
     if (std::max(columns.qk, columns.vo) <= 128)
       tiles.insert(tiles.end(), {append_tile(columns, 128, 64, limits), append_tile(columns, 128, 32, limits)});
     else

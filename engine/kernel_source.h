@@ -28,8 +28,8 @@ struct HeadDims {
 HeadDims head_dims(const AttentionConfig& config);
 
 // Tiles of a pipeline for these head dims on a device, the fastest first; a later one needs fewer
-// registers. `decode_rows` is what decode_rows() says. Error where nothing fits.
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, int decode_rows, const HeadDims& dims, const DeviceLimits& limits);
+// registers. `most_rows` is what most_rows() says. Error where nothing fits.
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, int most_rows, const HeadDims& dims, const DeviceLimits& limits);
 
 // Of the wgmma kernel: those of a tile's columns that lie together (of all its tiles alike) in shared memory, and keys of the boxes in
 // which the copy engine moves a tile of K or V. A box has one page, and begins with a row that the

@@ -1,5 +1,6 @@
 #include "engine/launch_set.h"
 
+#include <climits>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -116,6 +117,13 @@ int decode_rows(const AttentionConfig& c) {
   return c.max_qo_len != 0 && std::int64_t{c.max_qo_len} * group <= 8 ? 8 : kMaxDecodeRows;
 }
 
+int most_rows(Pipeline pipeline, const AttentionConfig& c) {
+  if (pipeline == Pipeline::decode) return decode_rows(c);
+  // The rows of a shared prefix are those of its whole group.
+  const std::int64_t rows = std::int64_t{c.max_qo_len} * (c.num_qo_heads / c.num_kv_heads);
+  return c.share_prefixes || rows > INT_MAX ? 0 : static_cast<int>(rows);
+}
+
 PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, const HeadDims& dims) {
   const int head_dim = (dims.qk + dims.vo) / 2;  // K and V, Q K^T and P V cost as much together as two of this
   return {.present = true, .num_ctas = num_ctas, .tile_rows = tile.rows, .tile_kv = tile.kv,
@@ -128,7 +136,7 @@ KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeli
   check_rows(variant, values, config);
   limits.wgmma = limits.wgmma && !config.portable;
   KernelBuild build;
-  for (const TileConfig& tile : tile_candidates(pipeline, decode_rows(config), head_dims(config), limits)) {
+  for (const TileConfig& tile : tile_candidates(pipeline, most_rows(pipeline, config), head_dims(config), limits)) {
     build.tile = tile;
     build.unit = render_gpu_unit(pipeline, variant, values, config, tile);
     const CompileRequest request{.name = fmt::format("{} of {}", name_of(pipeline), variant.name),

@@ -14,6 +14,8 @@ namespace heddle {
 // Packed rows of a decode query tile: 8 where no request of the declared maxima has more, which halves its products.
 int decode_rows(const AttentionConfig& config);
 inline constexpr int kMaxDecodeRows = 16;  // rows of the decode kernel's one m16 tile
+// Packed rows that a request has at most on a pipeline, for its tiles; 0: any number.
+int most_rows(Pipeline pipeline, const AttentionConfig& config);
 
 // Refuses, with a sentence, what no kernel can serve.
 void check_config(const AttentionConfig& config);

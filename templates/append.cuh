@@ -236,9 +236,9 @@ class Append {
     const LandedKeys keys{kTileKv, start, smem_.some_see.contains_all(start, start + kTileKv),
                           [&](int row) { return smem_.some_see.contains(start + row); }};
     if constexpr (Hooks::has_key_transform)
-      transform_keys<Spec, false>(stage.k, keys, threadIdx.x, kThreads, context, hooks_);
+      transform_keys<Spec, false, 2>(stage.k, keys, threadIdx.x, kThreads, context, hooks_);
     if constexpr (Hooks::has_value_transform)
-      transform_keys<Spec, true>(stage.v, keys, threadIdx.x, kThreads, context, hooks_);
+      transform_keys<Spec, true, 2>(stage.v, keys, threadIdx.x, kThreads, context, hooks_);
     __syncthreads();
   }
 

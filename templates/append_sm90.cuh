@@ -55,13 +55,14 @@ class AppendSm90 {
   using Smem = AppendSm90Smem<Spec>;
   static constexpr int kGroups = Spec::kTile.rows / 64;
   static constexpr int kConsumers = kGroups * kWarpgroupSize;
-  // Registers a thread once the roles are known; together no more than the CTA starts with.
+  // Registers a thread once the roles are known; together no more than the CTA starts with. One consumer warpgroup
+  // has enough as they are.
   static constexpr bool kTransforms =
       Hooks::has_query_transform || Hooks::has_key_transform || Hooks::has_value_transform;
   static constexpr bool kWideLoader = kGroups == 2 && kTransforms;
   static constexpr int kLoaderRegisters = kWideLoader ? 72 : 56;
   static constexpr int kConsumerRegisters = kGroups == 3 ? 152 : kWideLoader ? 216 : 224;
-  static_assert(kGroups == 2 || kGroups == 3, "two or three consumer warpgroups");
+  static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
   static_assert(Spec::kTile.warps == (kGroups + 1) * kWarpgroupWarps, "and one producer");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
@@ -83,10 +84,10 @@ class AppendSm90 {
     if (!has_work) return;
     __syncthreads();
     if (threadIdx.x >= kConsumers) {
-      give_registers_back<kLoaderRegisters>();
+      if constexpr (kGroups > 1) give_registers_back<kLoaderRegisters>();
       AppendSm90Loader<Spec, Hooks>(p_, hooks_, maps_, smem_).run();
     } else {
-      take_registers<kConsumerRegisters>();
+      if constexpr (kGroups > 1) take_registers<kConsumerRegisters>();
       AppendSm90Consumer<Spec, Hooks>(p_, hooks_, smem_).run();
     }
   }

@@ -112,22 +112,22 @@ class AppendSm90Loader {
   HEDDLE_DEVICE void load_tiles() {
     const int begin = record_->item.tile_begin, last = record_->item.tile_end - 1;
     fetch_row_id(last);
-    for (int t = last; t >= begin; --t) {
+    // Once more than there are tiles, for the first one's values.
+    for (int t = last; t >= begin - 1; --t) {
       value_id_ = key_id_;
       key_id_ = next_id_;
       fetch_row_id(t - 1);
       const LandingKeys landing = landing_;
-      load_keys(t);
+      if (t >= begin)
+        load_keys(t);
+      else
+        end_group();
       if (t < last) {
         pass_on(landing);
         load_values(t + 1, value_id_);
       }
       end_group();
     }
-    if (begin > last) return;
-    load_values(begin, key_id_);
-    end_group();
-    pass_on(landing_);
   }
 
   // --- tiles --------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ class AppendSm90Loader {
     if constexpr (Hooks::has_query_transform) {
       wait_for_copies();
       sync();
-      transform_rows<Spec::kType, QTile, Hooks::query_pair>(
+      transform_rows<Spec::kType, QTile, Hooks::query_pair, 2>(
           smem_.q[q_.stage], Spec::kTile.rows, thread(), kWarpgroupSize, record_->item.num_rows == Spec::kTile.rows,
-          [&](float x, float pair, int dim, int row) {
+          [&](float x, float pair, int dim, int row, int) {
             return hooks_.query_transform(x, pair, dim, row_of<Spec>(*record_, row).context);
           },
           [&](int row) { return row < record_->item.num_rows; });
@@ -169,7 +169,7 @@ class AppendSm90Loader {
   HEDDLE_DEVICE void load_keys(int t) {
     const int start = tile_start<Spec::kTile.kv>(record_->item, t);
     if (!Hooks::has_key_transform && in_boxes(start)) return copy_boxes<KTile>(maps_.k, key_id_, start);
-    gather<KTile>(static_cast<const uint16_t*>(p_.k) + record_->kv_head * p_.k_head_stride, start, [&](int row) {
+    gather<KTile, kBoxRows == 0 || Hooks::has_key_transform>(static_cast<const uint16_t*>(p_.k) + record_->kv_head * p_.k_head_stride, start, [&](int row) {
       return Address::k_offset(p_, record_->item.kv_offset, key_id_, start + row);
     });
     if constexpr (Hooks::has_key_transform) {
@@ -199,7 +199,7 @@ class AppendSm90Loader {
   HEDDLE_DEVICE void load_values(int t, int row_id) {
     const int start = tile_start<Spec::kTile.kv>(record_->item, t);
     if (!Hooks::has_value_transform && in_boxes(start)) return copy_boxes<VTile>(maps_.v, row_id, start);
-    gather<VTile>(static_cast<const uint16_t*>(p_.v) + record_->kv_head * p_.v_head_stride, start, [&](int row) {
+    gather<VTile, kBoxRows == 0 || Hooks::has_value_transform>(static_cast<const uint16_t*>(p_.v) + record_->kv_head * p_.v_head_stride, start, [&](int row) {
       return Address::v_offset(p_, record_->item.kv_offset, row_id, start + row);
     });
     if constexpr (Hooks::has_value_transform) {
@@ -218,11 +218,12 @@ class AppendSm90Loader {
 
   HEDDLE_DEVICE void wait_until_empty() const { barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1); }
 
-  // A tile by the threads. What a whole one needs is looked up while the stage may still be in use.
-  template <class Tile, class OffsetOf>
+  // A tile by the threads. What a whole one needs is looked up while the stage may still be in use; where boxes bring
+  // those, one copy of this code serves the rest.
+  template <class Tile, bool kWhole, class OffsetOf>
   HEDDLE_DEVICE void gather(const uint16_t* base, int start, const OffsetOf& offset_of) const {
     const uint32_t tile = shared_address(smem_.stage[ring_.stage]);
-    if (all_seen(start)) {
+    if (kWhole && all_seen(start)) {
       const int64_t looked_up = offset_of(looked_up_row(0));
       wait_until_empty();
       copy_rows<Tile, true>(tile, base, [&](int) { return looked_up; });
@@ -264,7 +265,7 @@ class AppendSm90Loader {
     const LandedKeys keys{Spec::kTile.kv, start, all_seen(start),
                           [&](int row) { return record_->some_see.contains(start + row); }};
     sync();
-    transform_keys<Spec, kIsV, Tile>(smem_.stage[stage], keys, thread(), kWarpgroupSize, context, hooks_);
+    transform_keys<Spec, kIsV, 4, Tile>(smem_.stage[stage], keys, thread(), kWarpgroupSize, context, hooks_);
     end_transform(&smem_.full[stage]);
   }
 

@@ -261,9 +261,9 @@ class Decode {
     const LandedKeys keys{kWarpKeys, first, seen.contains_all(first, first + kWarpKeys),
                           [&](int row) { return seen.contains(first + row); }};
     if constexpr (Hooks::has_key_transform)
-      transform_keys<Spec, false>(stage.k, keys, lane_index(), kWarpSize, context, hooks_);
+      transform_keys<Spec, false, 1>(stage.k, keys, lane_index(), kWarpSize, context, hooks_);
     if constexpr (Hooks::has_value_transform)
-      transform_keys<Spec, true>(stage.v, keys, lane_index(), kWarpSize, context, hooks_);
+      transform_keys<Spec, true, 1>(stage.v, keys, lane_index(), kWarpSize, context, hooks_);
     __syncwarp();
   }
 

@@ -21,6 +21,8 @@ struct HookContext {
   // In hooks on logits: q_pos - kv_pos, kv_pos / 8 and kv_pos % 8.
   float kv_distance = 0;
   int kv_byte = 0, kv_bit = 0;
+  // In key and value transforms: rows from the first of those that are transformed side by side to this one.
+  int kv_ahead = 0;
 
   HEDDLE_HOOK void move_to_key(int pos) {
     kv_pos = pos;
@@ -29,6 +31,8 @@ struct HookContext {
     kv_bit = pos % 8;
   }
 };
+
+HEDDLE_HOOK int key_position(const HookContext& context) { return context.kv_pos; }
 
 // What holds for every row of an Attention.
 struct HeadShape {
@@ -61,14 +65,15 @@ HEDDLE_HOOK int partner_of(const RowInput& input, int dim, int head_dim) {
 
 }  // namespace heddle
 
-// The words that a hook's body may use for its place and for the heads.
-#define HEDDLE_HOOK_WORDS(context, shape)                                                       \
+// The words that a hook's body may use for its place and for the heads. kv_pos is one of KEY_POSITION(context).
+#define HEDDLE_HOOK_WORDS(context, shape, KEY_POSITION)                                         \
   [[maybe_unused]] const int request = (context).request, qo_head = (context).qo_head,          \
                              kv_head = (context).kv_head, q_pos = (context).q_pos,              \
-                             kv_pos = (context).kv_pos, q_row = (context).q_row,                \
+                             q_row = (context).q_row,                                           \
                              qo_len = (context).qo_len, kv_len = (context).kv_len,              \
                              num_qo_heads = (shape).num_qo_heads,                               \
                              num_kv_heads = (shape).num_kv_heads, group = (shape).group,        \
                              head_dim = (shape).head_dim, head_dim_vo = (shape).head_dim_vo;    \
+  [[maybe_unused]] const auto kv_pos = KEY_POSITION(context);                                    \
   [[maybe_unused]] const int kv_byte = (context).kv_byte, kv_bit = (context).kv_bit;             \
   [[maybe_unused]] const float kv_distance = (context).kv_distance

@@ -1,7 +1,9 @@
 // The plain maths that hooks may use, on the CPU: precise. Included inside a namespace that has
 // defined Real (float for the CPU device, double for the reference), hence no include guard.
 
-using RealParam = Real;  // hook_math.cuh has a class
+// Of these hook_math.cuh makes more.
+using RealParam = Real;
+inline int moving_key_position(const heddle::HookContext& context) { return context.kv_pos; }
 
 inline Real exp2(Real x) { return std::exp2(x); }
 inline Real exp(Real x) { return std::exp(x); }

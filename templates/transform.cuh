@@ -22,6 +22,7 @@ struct RowElements {
   bool partners;  // across the two; behind the pairs of a half split the other columns follow
   float x[2][kWidth];
 
+  RowElements() = default;
   HEDDLE_DEVICE explicit RowElements(int index) {
     // With the range known a hook's branches on dim fold.
     __builtin_assume(index >= 0 && index < kCount);
@@ -54,20 +55,24 @@ struct RowElements {
     return partners ? x[side ^ 1][e] : x[side][e];
   }
   template <class Transform>
-  HEDDLE_DEVICE void store(uint8_t* tile, int row, const Transform& hook) const {
+  HEDDLE_DEVICE void change(int row, int ahead, const Transform& hook) {
     float y[2][kWidth];
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
-      y[0][e] = hook(x[0][e], partner_of(0, e), first + e, row);
-      y[1][e] = hook(x[1][e], partner_of(1, e), second + e, row);
+      y[0][e] = hook(x[0][e], partner_of(0, e), first + e, row, ahead);
+      y[1][e] = hook(x[1][e], partner_of(1, e), second + e, row, ahead);
     }
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) x[0][e] = y[0][e], x[1][e] = y[1][e];
+  }
+  HEDDLE_DEVICE void store(uint8_t* tile, int row) const {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
       uint8_t* to = tile + Tile::element_offset(row, side == 0 ? first : second);
       if constexpr (kWidth == 2)
-        *reinterpret_cast<uint32_t*>(to) = T::pack(y[side][0], y[side][1]);
+        *reinterpret_cast<uint32_t*>(to) = T::pack(x[side][0], x[side][1]);
       else
-        *reinterpret_cast<uint16_t*>(to) = T::from_float(y[side][0]);
+        *reinterpret_cast<uint16_t*>(to) = T::from_float(x[side][0]);
     }
   }
 };
@@ -78,16 +83,25 @@ HEDDLE_DEVICE float warp_sum(float x) {
   return x;
 }
 
-// Rows [0, rows) of a shared-memory tile, a multiple of 8, by threads `thread` of `threads`, whole warps. `transform(x,
-// pair, dim, row)` is the hook; `wanted(row)` leaves rows alone that hold nothing, if not all are wanted.
-template <DType kType, class Tile, RowInput kInput, class Transform, class Wanted>
+// Rows [0, rows) of a shared-memory tile, by threads `thread` of `threads`, whole warps. `transform(x, pair, dim, row,
+// ahead)` is the hook, of a row that stands `ahead` rows behind another which is changed along with it;
+// `wanted(row)` leaves rows alone that hold nothing, if not all are wanted. One row is a long chain: kAtOnce of them go
+// side by side where registers allow.
+template <DType kType, class Tile, RowInput kInput, int kAtOnce, class Transform, class Wanted>
 HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threads, bool all_wanted,
                                   const Transform& transform, const Wanted& wanted) {
   using Elements = RowElements<kType, Tile, kInput>;
+  const int first = thread / kWarpSize, step = threads / kWarpSize;
+  __builtin_assume(first >= 0 && first < step);
+  const auto change_row = [&](Elements& elements, int row, float scale) {
+    elements.load(tile, row, scale);
+    elements.change(row, 0, transform);
+    elements.store(tile, row);
+  };
   if constexpr (kInput.rms_eps >= 0) {
     // A warp a row: its lanes then know the row's sum of squares. Each changes what it has read.
 #pragma unroll 1
-    for (int row = thread / kWarpSize; row < rows; row += threads / kWarpSize) {
+    for (int row = first; row < rows; row += step) {
       if (!wanted(row)) continue;
       float sum = 0.0f;
 #pragma unroll 1
@@ -100,34 +114,34 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
 #pragma unroll 1
       for (int i = thread % kWarpSize; i < Elements::kCount; i += kWarpSize) {
         Elements elements(i);
-        elements.load(tile, row, scale);
-        elements.store(tile, row, transform);
+        change_row(elements, row, scale);
       }
     }
   } else {
     // A lane keeps to its columns, so that what a hook makes of them (frequencies) is made once: where no
     // row is left out, since the compiler moves nothing out of a branch.
-    const int first = thread / kWarpSize, step = threads / kWarpSize;
-    __builtin_assume(first >= 0 && first < step);
 #pragma unroll 1
     for (int i = thread % kWarpSize; i < Elements::kCount; i += kWarpSize) {
-      Elements elements(i);
-      const auto change = [&](int row) {
-        elements.load(tile, row, 1.0f);
-        elements.store(tile, row, transform);
-      };
+      int row = first;
       if (all_wanted) {
-        // Rows are swizzled alike every eight: their addresses are then an immediate apart.
+        // All are read before one is written: the compiler moves no read across a write.
 #pragma unroll 1
-        for (int eight = 0; eight < rows; eight += 8) {
-#pragma unroll 4
-          for (int row = 0; row < 8; row += step) change(eight + row + first);
+        for (; row + (kAtOnce - 1) * step < rows; row += kAtOnce * step) {
+          Elements several[kAtOnce];
+#pragma unroll
+          for (int r = 0; r < kAtOnce; ++r) several[r] = Elements(i);
+#pragma unroll
+          for (int r = 0; r < kAtOnce; ++r) several[r].load(tile, row + r * step, 1.0f);
+#pragma unroll
+          for (int r = 0; r < kAtOnce; ++r) several[r].change(row + r * step, r * step, transform);
+#pragma unroll
+          for (int r = 0; r < kAtOnce; ++r) several[r].store(tile, row + r * step);
         }
-      } else {
-#pragma unroll 1
-        for (int row = first; row < rows; row += step)
-          if (wanted(row)) change(row);
       }
+      Elements elements(i);
+#pragma unroll 1
+      for (; row < rows; row += step)
+        if (wanted(row)) change_row(elements, row, 1.0f);
     }
   }
 }
@@ -143,13 +157,15 @@ template <class Wanted>
 LandedKeys(int, int, bool, Wanted) -> LandedKeys<Wanted>;
 
 // key_transform on them or, kIsV, value_transform.
-template <class Spec, bool kIsV, class Tile = SmemTile<kIsV ? Spec::kHeadDimVo : Spec::kHeadDim>, class Hooks, class Keys>
+template <class Spec, bool kIsV, int kAtOnce, class Tile = SmemTile<kIsV ? Spec::kHeadDimVo : Spec::kHeadDim>, class Hooks,
+          class Keys>
 HEDDLE_DEVICE void transform_keys(uint8_t* tile, const Keys& keys, int thread, int threads, HookContext context,
                                   const Hooks& hooks) {
-  transform_rows<Spec::kType, Tile, kIsV ? Hooks::value_pair : Hooks::key_pair>(
+  transform_rows<Spec::kType, Tile, kIsV ? Hooks::value_pair : Hooks::key_pair, kAtOnce>(
       tile, keys.rows, thread, threads, keys.all_wanted,
-      [&](float x, float pair, int dim, int row) {
+      [&](float x, float pair, int dim, int row, int ahead) {
         context.kv_pos = keys.first + row;
+        context.kv_ahead = ahead;
         if constexpr (kIsV)
           return hooks.value_transform(x, pair, dim, context);
         else

@@ -103,13 +103,13 @@ TEST_CASE("matrix: head dims that tiles pad, and V's apart", "[gpu][dims]") {
     AttentionConfig config{.variant = kVariants[i % 4], .num_qo_heads = 8, .num_kv_heads = 2,
                            .head_dim = kDims[i / 3].qk, .head_dim_vo = kDims[i / 3].vo, .page_size = kPages[i % 5]};
     config.portable = i % 3 == 1;
-    if (i % 3 == 2) config.max_qo_len = 2;
+    if (i % 3 == 2) config.max_qo_len = i % 2 ? 2 : 16;  // decode, and the append kernel for short rows
     if (i % 2) config.q_dtype = config.kv_dtype = DType::f16;
     Attention attention = engine.attention(config);
     for (int batch = 0; batch < 3; ++batch) {
       ProblemShape shape{.config = config, .layout = batch ? KvLayout::HND : KvLayout::NHD,
                          .qo_lens = {1, 2, 70, 0, 140}, .kv_lens = {2000, 65, 130, 3, 500 + 300 * batch}};
-      if (config.max_qo_len) shape.qo_lens = {1, 2, 1, 0, 2};
+      if (config.max_qo_len) shape.qo_lens = {1, 2, config.max_qo_len - 1, 0, config.max_qo_len};
       Problem problem(engine, shape, std::uint64_t(100 * i + batch));
       Workspace workspace = attention.workspace(problem.maxima());
       plan_and_run(attention, workspace, problem);
@@ -125,14 +125,16 @@ TEST_CASE("matrix: head dims that tiles pad, and V's apart", "[gpu][dims]") {
 TEST_CASE("sanitizer subset: a few small problems", "[gpu][sanitizer]") {
   Engine engine;
   int right = 0;
-  for (int i = 0; i < 4; ++i) {
-    const AttentionConfig config{.variant = i % 2 ? "gemma2" : "causal", .num_qo_heads = 4, .num_kv_heads = 2,
-                                 .head_dim = i < 2 ? 128 : 64, .page_size = i % 2 ? 16 : 0};
+  constexpr const char* kVariants[] = {"causal", "gemma2", "causal", "gemma2", "rope"};
+  for (int i = 0; i < 5; ++i) {
+    AttentionConfig config{.variant = kVariants[i], .num_qo_heads = 4, .num_kv_heads = 2,
+                           .head_dim = i < 2 ? 128 : 64, .page_size = i % 2 ? 16 : 0};
+    if (i == 4) config.max_qo_len = 20;  // the append kernel for short rows
     Attention attention = engine.attention(config);
-    Problem problem(engine, {.config = config, .qo_lens = {1, 2, 70, 0}, .kv_lens = {700, 65, 130, 3}}, 100 + i);
+    Problem problem(engine, {.config = config, .qo_lens = {1, 2, i == 4 ? 20 : 70, 0}, .kv_lens = {700, 65, 130, 3}}, 100 + i);
     Workspace workspace = attention.workspace(problem.maxima());
     plan_and_run(attention, workspace, problem);
     right += problem.judge().ok;
   }
-  CHECK(right == 4);
+  CHECK(right == 5);
 }

@@ -27,7 +27,7 @@ struct Job {
 void show(const Job& job) {
   for (const std::string& arch : job.archs) {
     for (const Pipeline pipeline : job.pipelines) {
-      const TileConfig tile = tile_candidates(pipeline, decode_rows(job.config), head_dims(job.config), limits_of(arch))[0];
+      const TileConfig tile = tile_candidates(pipeline, most_rows(pipeline, job.config), head_dims(job.config), limits_of(arch))[0];
       const Unit unit = render_gpu_unit(pipeline, job.variant, job.values, job.config, tile);
       fmt::print("// ---- {} for {}: {}\n{}\n", name_of(pipeline), arch, unit.path, unit.text);
     }
