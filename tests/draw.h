@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -11,9 +10,7 @@
 
 namespace heddle_tests {
 
-inline int pick(heddle::tools::Random& random, std::initializer_list<int> values) {
-  return values.begin()[random.below(static_cast<int>(values.size()))];
-}
+using heddle::tools::pick;
 
 // A stride, in elements: tight, or padded by a little.
 inline std::int64_t spread(heddle::tools::Random& random, std::int64_t tight) { return tight + 8 * random.below(3); }

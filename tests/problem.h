@@ -11,7 +11,7 @@
 #include "engine/kernel_source.h"
 #include "engine/reference.h"
 #include "tools/device_memory.h"
-#include "tools/random.h"
+#include "tools/random_case.h"
 #include "tools/variant_tensors.h"
 
 namespace heddle_tests {
@@ -76,20 +76,16 @@ class Problem {
   heddle::tools::VariantTensors own_;
 };
 
-// plan + run on the legacy stream, and wait.
 // On all cores, so that what follows takes them from the cache: what compiling one by one costs most.
 void compile_all(heddle::Engine& engine, const std::vector<heddle::AttentionConfig>& configs);
 
+// plan + run on the legacy stream, and wait.
 void plan_and_run(heddle::Attention& attention, heddle::Workspace& workspace, Problem& problem);
 
-// What random problems are drawn from: any of the engine's variants, constants settled, and lengths with
-// run-time params that make a difference there.
-heddle::AttentionConfig random_config(heddle::tools::Random& random, const heddle::Engine& engine);
-// Multiples of 16 and of 8; now and then those of v and o differ (else vo is 0).
-heddle::HeadDims random_head_dims(heddle::tools::Random& random);
+using heddle::tools::random_config;
+using heddle::tools::random_head_dims;
+using heddle::tools::random_params;
 ProblemShape random_shape(heddle::tools::Random& random, const heddle::AttentionConfig& config,
                           const heddle::Variant& variant);
-// Of the params that a run gives (or, `constant`, that are fixed with the Attention).
-heddle::ParamValues random_params(heddle::tools::Random& random, const heddle::Variant& variant, bool constant);
 
 }  // namespace heddle_tests

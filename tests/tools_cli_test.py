@@ -8,6 +8,7 @@ import os
 import pathlib
 import pty
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -200,6 +201,26 @@ class Run(Command):
         text = self.done("verify", "--device", "cpu", "--variant", "sigmoid", "--qo", "4x1", "--kv", "[0,1,40,130]")
         self.assertIn("no lse without softmax", text)
 
+    def test_verify_a_composition(self):
+        text = self.done("verify", "--device", "cpu", "--variant", "soft_cap+causal", "--param", "cap=20")
+        self.assertIn("soft_cap_and_causal on CPU: right", text)
+        self.refused("verify", "--variant", "sliding_window+streaming_llm", says="streaming_llm declares a sink")
+        self.refused("verify", "--variant", "causal+sofcap", says="soft_cap")
+
+    def test_verify_random_configurations(self):
+        verify = ["verify", "--device", "cpu", "--variant", "causal"]  # built in: no compiler is asked for
+        figures = self.figures(*verify, "--random", 25, "--seed", 4)
+        self.assertEqual([figures[word] for word in ("ok", "configurations", "right", "attentions", "compositions")],
+                         [True, 25, 25, 3, 0])
+        self.assertEqual((figures["wrong"], figures["refused"]), ([], []))
+        self.assertTrue(0 < figures["worst"] <= 1, figures["worst"])
+        self.assertEqual(self.figures(*verify, "--random", 25, "--seed", 4), figures)
+        self.assertNotEqual(self.figures(*verify, "--random", 25, "--seed", 5)["worst"], figures["worst"])
+        for words in (["--heads", "4,2,64"], ["--page", 1], ["--qo", 3], ["--kv", "[3]"], ["--dtype", "f16"],
+                      ["--layout", "HND"], ["--param", "cap=1"], ["--max-qo-len", 1]):
+            self.refused(*verify, "--random", 5, *words, says=f"draws what {words[0]} says; leave one of the two out")
+        self.refused(*verify, "--random", -1, says="--random is -1; it must be at least 1.")
+
     def test_demo(self):
         text = self.done("demo", "--device", "cpu")
         self.assertIn("CPU", text)
@@ -363,6 +384,18 @@ class MockGpu(Command):
     def test_verify_says_that_it_is_wrong(self):
         figures = self.figures("verify", "--qo", "2x1", "--kv", "2x40", "--max-qo-len", 1)
         self.assertEqual((figures["ok"], figures["device"]), (False, "cuda"))
+
+    def test_verify_says_how_to_run_what_is_wrong_alone(self):
+        figures = self.figures("verify", "--variant", "causal", "--random", 3)
+        said = self.said
+        self.assertTrue(figures["wrong"])
+        for wrong in figures["wrong"]:
+            command = wrong["command"]
+            self.assertIn(f"{wrong['problem']}\n  {command}\n", said)
+            self.assertRegex(command, r"^heddle verify --variant causal --heads [\d,]+ --page \d+ --dtype \w+ --layout \w+ "
+                                      r"--qo '\[[\d,]+\]' --kv '\[[\d,]+\]'( --\S+( \d+)?)* --seed \d+$")
+            alone = self.figures(*shlex.split(command)[1:])
+            self.assertEqual((alone["ok"], alone["seed"]), (False, int(command.split()[-1])))
 
     def test_bench_times_nothing_that_is_wrong(self):
         shape = {"kind": "decode", "qo": "2x1", "kv": "2x64", "heads": [4, 2, 64], "page": 16}

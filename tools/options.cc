@@ -1,10 +1,12 @@
 #include "tools/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "engine/error.h"
 #include "planner/lengths.h"
@@ -179,9 +181,19 @@ void check_at_least(int value, int least, const std::string& flag) {
     fail(ErrorKind::invalid_argument, "{} is {}; it must be at least {}.", flag, value, least);
 }
 
+std::string composition(Engine& engine, const std::vector<std::string>& parts) {
+  const std::string name = fmt::format("{}", fmt::join(parts, "_and_"));
+  const std::vector<std::string> known = engine.variants().names();
+  if (std::find(known.begin(), known.end(), name) != known.end()) return name;
+  const nlohmann::json spec{{"name", name}, {"compose", parts}};
+  engine.register_variant(Variant::from_json(spec.dump(), fmt::format("{}", fmt::join(parts, "+")), engine.variants()));
+  return name;
+}
+
 std::string resolve_variant(Engine& engine, const std::string& name_or_file) {
   const bool is_file =
       name_or_file.find('/') != std::string::npos || name_or_file.ends_with(".json");
+  if (!is_file && name_or_file.find('+') != std::string::npos) return composition(engine, split(name_or_file, '+'));
   if (!is_file) return engine.variants().at(name_or_file).name;
   const Variant variant = Variant::from_file(name_or_file, engine.variants());
   engine.register_variant(variant);

@@ -53,8 +53,12 @@ std::vector<std::int32_t> parse_qo_lengths(const std::string& text, std::size_t 
 // Refuses a number below `least`.
 void check_at_least(int value, int least, const std::string& flag);
 
-// A registered name, or a file (anything with a `/` or ending in .json), which is registered
-// first. Returns the variant's name.
+// A registered name, several with `+` between them (their composition, "soft_cap+causal"), or a file (anything with a
+// `/` or ending in .json); the last two are registered first. Returns the variant's name.
 std::string resolve_variant(Engine& engine, const std::string& name_or_file);
+
+// Registers the composition of these variants, unless it is; returns its name, "soft_cap_and_causal". Error where they
+// may not stand together.
+std::string composition(Engine& engine, const std::vector<std::string>& parts);
 
 }  // namespace heddle::tools

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <numbers>
 #include <vector>
 
@@ -30,6 +31,10 @@ class Random {
  private:
   std::uint64_t state_;
 };
+
+inline int pick(Random& random, std::initializer_list<int> values) {
+  return values.begin()[random.below(static_cast<int>(values.size()))];
+}
 
 // Draws standard normal values of a 16-bit type from a table, four for each call of the generator.
 class NormalSource {
