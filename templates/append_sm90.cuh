@@ -40,7 +40,17 @@
 //   d256 626 where it had been 607, 607, 445, 597): the largest weight is then no longer 1 but rounded, and 4 of
 //   2,353 random problems went past what their dtype allows, by up to 9 %. Tiles of 160 keys, 16k ragged alone, 625
 //   where 128 gave 612: pages would need a second row id a lane.
-// ncu, 16k ragged, last line, at 1.34 GHz (in use power holds it near 1.48): tensor pipe 76 % busy. A tile takes a
+// Cycles of 16k ragged under ncu, millions, 5.40 as it was: 5.55 where a row's limit (its base, 2^8, an eighth of what
+//   the lane has summed) is all that its logits are held against, so that no shuffle and no new base stand in front
+//   of the exponentials (all random problems right); with it an eighth or a quarter of exp2 as polynomials between
+//   the others 5.56, 5.80; both full barriers tested at once 5.54; no turns 5.60. A tile's 62 maxima take 340 cycles
+//   and its 64 exponentials 870, whatever else there is. FlashAttention 3 takes 4.90 (chunk 1.19, here 1.29).
+// One body for masked and whole tiles 5.43, and a third less code; results by one rolled loop over a lane's two rows
+//   5.47 (chunk 1.32), another sixth less, not taken.
+// One consumer warpgroup, 64 x 128, where no request has more than 64 rows: tree verification of 8 tokens 141 us where
+//   128 x 128 took 153; without a tree 139 both.
+// rope: 284 a row after the other, 332 four rows at once with one sine and cosine for them.
+// ncu, 16k ragged, last line of the table, at 1.34 GHz (in use power holds it near 1.48): tensor pipe 76 % busy. A tile takes a
 //   consumer some 2,600 cycles, its products of both consumers 2,048: 315 until S is issued, 540 to issue S and
 //   P V, 140 for S, 1,340 of softmax, 140 to pack. The chain of one warpgroup is the limit, not a pipe.
 #pragma once

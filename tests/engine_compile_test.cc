@@ -165,6 +165,34 @@ TEST_CASE("compile sweep: kernels that share prefixes", "[engine][compile]") {
   check_all(jobs_of(configs, {"sm_80", "sm_90a"}));
 }
 
+TEST_CASE("compile sweep: the append kernel for short rows", "[engine][compile]") {
+  std::vector<Job> jobs;
+  for (AttentionConfig config : {with("tree_mask", 4, 128, DType::bf16, 16), with("relative_bias", 8, 128, DType::f16, 0),
+                                 with("soft_cap", 20, 64, DType::bf16, 1), with("qk_norm", 4, 256, DType::bf16, 64),
+                                 with("custom_mask", 7, 192, DType::bf16, 16, 128), with("rope", 5, 96, DType::f16, 16)}) {
+    config.max_qo_len = 64 / (config.num_qo_heads / config.num_kv_heads);
+    jobs.push_back({config, "sm_90a", Pipeline::append});
+  }
+  check_all(jobs);
+}
+
+TEST_CASE("tiles of the append kernel follow from the declared maximum", "[engine]") {
+  const auto rows = [](int group, int max_qo_len, bool share_prefixes = false, const char* arch = "sm_90a") {
+    const AttentionConfig config{.num_qo_heads = 2 * group, .num_kv_heads = 2, .head_dim = 128, .max_qo_len = max_qo_len,
+                                 .share_prefixes = share_prefixes};
+    return tile_candidates(Pipeline::append, most_rows(Pipeline::append, config), head_dims(config), limits_of(arch))[0].rows;
+  };
+  CHECK(rows(4, 0) == 128);
+  CHECK(rows(4, 5) == 64);
+  CHECK(rows(4, 16) == 64);
+  CHECK(rows(4, 17) == 128);
+  CHECK(rows(64, 1) == 64);
+  CHECK(rows(65, 1) == 128);
+  CHECK(rows(2, 1 << 30) == 128);
+  CHECK(rows(4, 16, true) == 128);
+  CHECK(rows(4, 16, false, "sm_80") == 128);
+}
+
 TEST_CASE("the launch set follows from the shapes and the declared maximum", "[engine]") {
   const auto set = [](int group, int max_qo_len) {
     return launch_set(
