@@ -1,125 +1,12 @@
 #include "engine/kernel_source.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "engine/hook_source.h"
 #include "engine/wgmma_source.h"
 
 namespace heddle {
 namespace {
-
-constexpr int kReservedPerCta = 1024;  // shared memory that the driver keeps, bytes
-constexpr int kShortRows = 64;         // of one consumer warpgroup: drafts and short appends, which K and V's bytes limit
-
-int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-// Of a tile's rows in shared memory.
-struct Columns {
-  int qk, vo;
-};
-Columns columns_of(const HeadDims& dims) { return {tile_columns(dims.qk), tile_columns(dims.vo)}; }
-
-// A warp's stage also holds its sums, f32, which only a wide V makes it larger for.
-int decode_smem_bytes(const Columns& columns, int rows, int kv, int warps, int stages) {
-  const int warp_stage = std::max(kv / warps * (columns.qk + columns.vo) * 2, rows * columns.vo * 4);
-  return round_up(stages * warps * warp_stage + stages * rows * columns.qk * 2 + 2 * warps * rows * 4, 128);
-}
-
-int append_smem_bytes(const Columns& columns, int rows, int kv) {
-  return rows * columns.qk * 2 + 2 * kv * (columns.qk + columns.vo) * 2 + 2 * 2 * kv * 8 + 2 * kv * 4 + 256;
-}
-
-int append_sm90_smem_bytes(const Columns& columns, int rows, int kv, int q_buffers, int stages) {
-  constexpr int kRecord = 16 + 64 + 2 * 12 + 8;
-  const int barriers = (q_buffers + stages) * 2 * 8, records = 4 * kRecord + 8;
-  const int tiles = (q_buffers * rows * columns.qk + stages * kv * std::max(columns.qk, columns.vo)) * 2;
-  return round_up(tiles + barriers + records, 1024);
-}
-
-int ctas_that_fit(int smem, const DeviceLimits& limits) {
-  if (smem > limits.shared_per_block) return 0;
-  return limits.shared_per_sm / (smem + kReservedPerCta);
-}
-
-TileConfig decode_tile(const Columns& columns, int rows, int warp_keys, int warps, int stages, int ctas, const DeviceLimits& limits) {
-  const int kv = warps * warp_keys, smem = decode_smem_bytes(columns, rows, kv, warps, stages);
-  if (ctas_that_fit(smem, limits) < ctas) return {};
-  return {rows, kv, warps, stages, ctas, smem};
-}
-
-// What won on an H200 (ladder in templates/decode.cuh): twelve warps an SM with two stages, as far as they
-// fit; short rows as 32 keys a warp, so that a tile is worth its fixed cost.
-TileConfig fastest_decode_tile(const Columns& columns, int rows, const DeviceLimits& limits) {
-  // Bytes go by both, registers by V's.
-  const int width = std::max((columns.qk + columns.vo) / 2, columns.vo);
-  if (width <= 64) return decode_tile(columns, rows, 32, 6, 2, 2, limits);
-  if (width <= 128) return decode_tile(columns, rows, 16, 6, 2, 2, limits);
-  if (width <= 192) return decode_tile(columns, rows, 16, 4, 2, 2, limits);
-  return decode_tile(columns, rows, 16, 6, 2, 1, limits);
-}
-
-// With as many registers as there are, for GPUs with less shared memory and for hooks that need them: most
-// bytes under way first.
-TileConfig roomy_decode_tile(const Columns& columns, int rows, const DeviceLimits& limits) {
-  TileConfig best{};
-  int best_bytes = 0;
-  for (int ctas : {2, 1}) {
-    for (int warps : {4, 2}) {
-      for (int stages = 3; stages >= 2; --stages) {
-        const TileConfig tile = decode_tile(columns, rows, 16, warps, stages, ctas, limits);
-        const int in_flight = tile.ctas_per_sm * (stages - 1) * warps * 32 * (columns.qk + columns.vo);
-        if (in_flight <= best_bytes) continue;
-        best = tile;
-        best_bytes = in_flight;
-      }
-    }
-  }
-  return best;
-}
-
-TileConfig append_tile(const Columns& columns, int rows, int kv, const DeviceLimits& limits) {
-  const int smem = append_smem_bytes(columns, rows, kv);
-  return {rows, kv, 4, 2, std::min(2, ctas_that_fit(smem, limits)), smem};
-}
-
-// One CTA an SM, with as many stages (up to eight) as fit beside the query tiles.
-TileConfig append_sm90_tile(const Columns& columns, int rows, int kv, int q_buffers, const DeviceLimits& limits) {
-  for (int stages = 8; stages >= 3; --stages) {
-    const int smem = append_sm90_smem_bytes(columns, rows, kv, q_buffers, stages);
-    if (ctas_that_fit(smem, limits) >= 1) return {rows, kv, (rows / 64 + 1) * 4, stages, 1, smem, q_buffers};
-  }
-  return {};
-}
-
-// Rows that the four warps of the wgmma kernel's producer copy at once where they gather.
-int copy_step(const HeadDims& dims) { return 1024 / block_columns(dims); }
-
-// Tiles of the wgmma kernel, in the order in which they are tried. Accumulators decide: S takes kv / 2
-// registers a thread, P half of that, O its columns / 2. Of 216 (152 with three consumers) about 40 are
-// needed for the rest; 192 x 128 would leave none. Tiles of kShortRows only where no request has more rows.
-void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const HeadDims& dims, const DeviceLimits& limits) {
-  struct Row {
-    Columns most;  // serves tiles of up to so many
-    int rows, kv, q_buffers;
-  };
-  static constexpr Row kTable[] = {
-      {{64, 64}, kShortRows, 128, 2},    {{128, 128}, kShortRows, 128, 2},  //
-      {{192, 128}, kShortRows, 112, 2},  {{256, 256}, kShortRows, 80, 2},   //
-      {{64, 64}, 192, 96, 2},    {{64, 64}, 128, 128, 2},   //
-      {{128, 128}, 128, 128, 2}, {{128, 128}, 128, 64, 2},  //
-      {{192, 128}, 128, 112, 1}, {{192, 128}, 128, 64, 1},  //
-      {{256, 256}, 128, 80, 1},  {{256, 256}, 128, 64, 1},
-  };
-  const Columns columns = columns_of(dims);
-  const Row* served = nullptr;
-  for (const Row& row : kTable) {
-    if (columns.qk > row.most.qk || columns.vo > row.most.vo || (row.rows == kShortRows && !are_short)) continue;
-    if (!served) served = &row;
-    if (row.most.qk != served->most.qk || row.kv % copy_step(dims) != 0) continue;
-    tiles.push_back(append_sm90_tile(columns, row.rows, row.kv, row.q_buffers, limits));
-  }
-}
 
 std::string describe(const AttentionConfig& config) {
   return fmt::format("{}, head_dim {}{}, group {}, {}", name_of(config.kv_dtype), config.head_dim,
@@ -157,72 +44,6 @@ Skeleton skeleton_of(Pipeline pipeline, const TileConfig& tile) {
 }  // namespace
 
 int kernel_arg_bytes(const Variant& variant) { return std::max(8, (arg_layout(variant).bytes + 7) / 8 * 8); }
-
-std::string_view name_of(Pipeline pipeline) { return pipeline == Pipeline::decode ? "decode" : "append"; }
-
-DeviceLimits limits_of(const std::string& arch) {
-  struct Row {
-    const char* arch;
-    DeviceLimits limits;
-  };
-  static const Row rows[] = {
-      {"sm_80", {108, 163 << 10, 164 << 10}},   {"sm_86", {84, 99 << 10, 100 << 10}},
-      {"sm_89", {142, 99 << 10, 100 << 10}},    {"sm_90", {132, 227 << 10, 228 << 10}},
-      {"sm_90a", {132, 227 << 10, 228 << 10, true}},  {"sm_100a", {148, 227 << 10, 228 << 10}},
-      {"sm_103a", {148, 227 << 10, 228 << 10}}, {"sm_120", {188, 99 << 10, 100 << 10}},
-  };
-  std::string known;
-  for (const Row& row : rows) {
-    if (arch == row.arch) return row.limits;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.arch);
-  }
-  fail(ErrorKind::invalid_argument, "Architecture \"{}\" is not known; known are {}.", arch, known);
-}
-
-std::string arch_of(int major, int minor) {
-  if (major < 8)
-    fail(ErrorKind::unsupported, "The GPU has compute capability {}.{}; heddle needs 8.0 or later.", major, minor);
-  const bool has_own_target = major == 9 || major == 10;
-  return fmt::format("sm_{}{}{}", major, minor, has_own_target ? "a" : "");
-}
-
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, int most_rows, const HeadDims& dims, const DeviceLimits& limits) {
-  const Columns columns = columns_of(dims);
-  std::vector<TileConfig> tiles;
-  if (pipeline == Pipeline::decode) {
-    tiles = {fastest_decode_tile(columns, most_rows, limits), roomy_decode_tile(columns, most_rows, limits)};
-  } else {
-    if (limits.wgmma) add_sm90_tiles(tiles, most_rows > 0 && most_rows <= kShortRows, dims, limits);
-    if (std::max(columns.qk, columns.vo) <= 128)
-      tiles.insert(tiles.end(), {append_tile(columns, 128, 64, limits), append_tile(columns, 128, 32, limits)});
-    else
-      tiles.insert(tiles.end(), {append_tile(columns, 64, 32, limits), append_tile(columns, 64, 16, limits)});
-  }
-  std::erase_if(tiles, [](const TileConfig& tile) { return tile.ctas_per_sm < 1; });
-  if (tiles.empty())
-    fail(ErrorKind::unsupported, "No {} tile for head_dim {}{} fits into {} bytes of shared memory.", name_of(pipeline),
-         dims.qk, dims.vo != dims.qk ? fmt::format(" and head_dim_vo {}", dims.vo) : "", limits.shared_per_block);
-  return tiles;
-}
-
-HeadDims head_dims(const AttentionConfig& config) { return {config.head_dim, config.vo_dim()}; }
-
-int block_columns(const HeadDims& dims) {
-  return std::gcd(64, std::gcd(tile_columns(dims.qk), tile_columns(dims.vo)));
-}
-
-int box_rows(const AttentionConfig& config, const TileConfig& tile) {
-  if (tile.q_buffers == 0) return 0;
-  const int rows = std::gcd(tile.kv, config.page_size);  // ragged: the whole tile
-  return rows % copy_step(head_dims(config)) == 0 ? rows : 0;
-}
-
-int q_box_tokens(const AttentionConfig& config, const TileConfig& tile) {
-  constexpr int kLongestAxis = 256;  // of a box
-  const int group = config.num_qo_heads / config.num_kv_heads;
-  if (tile.q_buffers == 0 || tile.rows % group != 0 || tile.rows / group > kLongestAxis) return 0;
-  return tile.rows / group;
-}
 
 Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,
                      const AttentionConfig& config, const TileConfig& tile) {

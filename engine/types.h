@@ -37,6 +37,8 @@ constexpr std::string_view name_of(DType dtype) {
   return "?";
 }
 
+constexpr std::string_view name_of(Pipeline pipeline) { return pipeline == Pipeline::decode ? "decode" : "append"; }
+
 // Order of the two middle axes of a KV page: NHD = [page_size, heads, dim], HND = [heads, page_size, dim].
 enum class KvLayout { NHD, HND };
 
