@@ -52,6 +52,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (is_costly(text)) return 0;
   answer([&] { parse_lengths(text); });
   answer([&] { parse_qo_lengths(text, 3); });
+  static Engine engine({.device = DeviceKind::cpu});
+  answer([&] { resolve_variant(engine, text); });
   Arguments words(1);
   for (const char c : text) {
     if (c == '\n')

@@ -23,7 +23,7 @@ SPEC = {"name": "steep", "params": {"slope": {"type": "f32", "default": 2.0}},
 
 
 def heddle(*words, **environment):
-    return subprocess.run([HEDDLE, *map(str, words)], capture_output=True, text=True, timeout=600,
+    return subprocess.run([HEDDLE, *map(str, words)], capture_output=True, text=True, errors="replace", timeout=600,
                           env={**os.environ, **environment})
 
 
@@ -206,6 +206,9 @@ class Run(Command):
         self.assertIn("soft_cap_and_causal on CPU: right", text)
         self.refused("verify", "--variant", "sliding_window+streaming_llm", says="streaming_llm declares a sink")
         self.refused("verify", "--variant", "causal+sofcap", says="soft_cap")
+        self.refused("verify", "--variant", "causal+", says='There is no variant ""')
+        self.refused("verify", "--variant", "causal+causal", says="a second time")
+        self.refused("verify", "--variant", "caus\udcff+x", says="There is no variant")
 
     def test_verify_random_configurations(self):
         verify = ["verify", "--device", "cpu", "--variant", "causal"]  # built in: no compiler is asked for

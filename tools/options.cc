@@ -182,6 +182,7 @@ void check_at_least(int value, int least, const std::string& flag) {
 }
 
 std::string composition(Engine& engine, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) (void)engine.variants().at(part);  // its own sentence where there is none
   const std::string name = fmt::format("{}", fmt::join(parts, "_and_"));
   const std::vector<std::string> known = engine.variants().names();
   if (std::find(known.begin(), known.end(), name) != known.end()) return name;
