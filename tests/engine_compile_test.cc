@@ -117,8 +117,8 @@ AttentionConfig with(const char* variant, int group, int head_dim, DType dtype, 
 }  // namespace
 
 // Of each kind of hook one goes to every architecture, the others to the one whose kernels have the
-// fewest registers to spare. HEDDLE_SWEEP=all: all to all, as before a release (eight minutes on two
-// cores; 2026-11-29: 300 kernels, no spills).
+// fewest registers to spare. HEDDLE_SWEEP=all: all to all, as before a release (five minutes on two
+// cores; 2026-11-30: 300 kernels, no spills).
 TEST_CASE("compile sweep: the built-in variants for every architecture, without spills",
           "[engine][compile]") {
   const std::vector<std::string> kinds = {"softmax",     "sliding_window", "soft_cap", "sigmoid",
