@@ -219,6 +219,9 @@ class Run(Command):
         self.assertTrue(0 < figures["worst"] <= 1, figures["worst"])
         self.assertEqual(self.figures(*verify, "--random", 25, "--seed", 4), figures)
         self.assertNotEqual(self.figures(*verify, "--random", 25, "--seed", 5)["worst"], figures["worst"])
+        any_variant = self.figures("verify", "--device", "cpu", "--random", 30, "--seed", 1)
+        self.assertEqual([any_variant[word] for word in ("ok", "right", "attentions")], [True, 30, 3])
+        self.assertGreater(any_variant["compositions"], 0)
         for words in (["--heads", "4,2,64"], ["--page", 1], ["--qo", 3], ["--kv", "[3]"], ["--dtype", "f16"],
                       ["--layout", "HND"], ["--param", "cap=1"], ["--max-qo-len", 1]):
             self.refused(*verify, "--random", 5, *words, says=f"draws what {words[0]} says; leave one of the two out")
