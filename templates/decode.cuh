@@ -49,32 +49,10 @@
 #pragma once
 
 #include "templates/decode_copy.cuh"
-#include "templates/decode_rows.cuh"
-#include "templates/merge.cuh"
+#include "templates/decode_states.cuh"
 #include "templates/transform.cuh"
 
 namespace heddle {
-
-template <class Spec>
-struct DecodeSmem {
-  static constexpr int kWarps = Spec::kTile.warps;
-  static constexpr int kRows = Spec::kTile.rows;
-  using QkTile = SmemTile<Spec::kHeadDim>;
-  using VTile = SmemTile<Spec::kHeadDimVo>;
-  static constexpr int kKBytes = kWarpKeysOf<Spec> * QkTile::kRowBytes;
-  static constexpr int kVBytes = kWarpKeysOf<Spec> * VTile::kRowBytes;
-  // Between tiles one stage of a warp is free; at the end of a head it holds up to 16 x D sums, f32, which
-  // only rows of V that are wider than those of K make it larger for.
-  static constexpr int kSumBytes = kRows * VTile::kColumns * 4;
-  struct WarpStage {
-    alignas(128) uint8_t k[kKBytes];
-    alignas(128) uint8_t v[max_of(kVBytes, kSumBytes - kKBytes)];
-  };
-  WarpStage stage[Spec::kTile.stages][kWarps];
-  alignas(128) uint8_t q[Spec::kTile.stages][kRows * QkTile::kRowBytes];  // of as many heads as are under way
-  float max2[kWarps][kRows];
-  float sum[kWarps][kRows];
-};
 
 template <class Spec, class Hooks>
 class Decode {
@@ -189,6 +167,9 @@ class Decode {
   // Between tiles: the one that is neither loading nor waiting to be computed.
   HEDDLE_DEVICE typename Smem::WarpStage& free_stage() const { return smem_.stage[load_stage_][warp_index()]; }
 
+  // All warps are at the same stage when a head ends.
+  HEDDLE_DEVICE WarpStates<Spec, Hooks> states() const { return {smem_, load_stage_}; }
+
   // --- one (work item, kv head) -------------------------------------------------------------
 
   HEDDLE_DEVICE void process_head(const WorkItem& item, int kv_head) {
@@ -198,7 +179,8 @@ class Decode {
       begin_head(item);
       tiles_ = TileRange<kTileKv>(item);
       for (int t = tiles_.begin; t < tiles_.end; ++t) process_tile(item, t);
-      share_states(item);
+      __syncwarp();  // the stage was the last tile's
+      states().share(rows_, state_, item.num_rows);
     }
     __syncthreads();
     finish_rows(item, sees_keys);
@@ -293,44 +275,7 @@ class Decode {
     apply_variant<kMasked>(s, info, state_, first, p_.sm_scale, hooks_);
   }
 
-  // --- the warps' states meet ---------------------------------------------------------------
-
-  // Moved so that rows which are written together hit other banks.
-  static HEDDLE_DEVICE int sum_index(int row, int column) {
-    const int key = VTile::kColumns % 32 == 0 ? (row ^ row >> 1) & 3 : row & 1;
-    return row * VTile::kColumns + (column ^ key * 8);
-  }
-  // All warps are at the same stage when a head ends.
-  HEDDLE_DEVICE float* sums_of(int warp) const { return reinterpret_cast<float*>(smem_.stage[load_stage_][warp].k); }
-
-  HEDDLE_DEVICE void share_states(const WorkItem& item) {
-    __syncwarp();  // the stage was the last tile's
-    float* sums = sums_of(warp_index());
-    rows_.store(item.num_rows, [&](int row, int column) { return sums + sum_index(row, column); });
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const int row = lane_index() / 4 + half * 8;
-      const float sum = quad_sum(state_[half].sum);
-      if (row >= item.num_rows || lane_index() % 4 != 0) continue;
-      smem_.max2[warp_index()][row] = state_[half].max2;
-      smem_.sum[warp_index()][row] = sum;
-    }
-  }
-
-  // The warps' states of one row, four columns, in warp order.
-  HEDDLE_DEVICE JoinedState<Hooks> sum_warps(int row, int column) const {
-    JoinedState<Hooks> state;
-    if constexpr (Hooks::use_softmax)
-      for (int w = 0; w < kWarps; ++w) state.max2 = fmaxf(state.max2, smem_.max2[w][row]);
-    const float base = state.max2 == negative_infinity() ? 0.0f : state.max2;
-    for (int w = 0; w < kWarps; ++w) {
-      const float factor = Hooks::use_softmax ? exp2_approx(smem_.max2[w][row] - base) : 1.0f;
-      if constexpr (Hooks::use_softmax || kCountsKeys<Hooks>) state.sum += smem_.sum[w][row] * factor;
-      state.o = state.o + *reinterpret_cast<const float4*>(sums_of(w) + sum_index(row, column)) * factor;
-    }
-    if constexpr (!Hooks::use_softmax && !kCountsKeys<Hooks>) state.sum = 1.0f;
-    return state;
-  }
+  // --- results ------------------------------------------------------------------------------
 
   // All threads, whole warps: a lane takes four columns of a row.
   HEDDLE_DEVICE void finish_rows(const WorkItem& item, bool sees_keys) {
@@ -341,7 +286,7 @@ class Decode {
       const int row = i / kLanes, column = i % kLanes * 4;
       const bool active = row < num_rows && column < kHeadDimVo;
       JoinedState<Hooks> state;
-      if (sees_keys && active) state = sum_warps(row, column);
+      if (sees_keys && active) state = states().sum(row, column);
       if (item.join > 0) join(state, item, row, column, active);
       if (!active) continue;
       if (item.partial >= 0 && item.join == 0)
