@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "engine/kernel_source.h"
+#include "engine/tiles.h"
 #include "runtime/driver.h"
 
 namespace heddle {

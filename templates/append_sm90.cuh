@@ -45,11 +45,12 @@
 //   of the exponentials (all random problems right); with it an eighth or a quarter of exp2 as polynomials between
 //   the others 5.56, 5.80; both full barriers tested at once 5.54; no turns 5.60. A tile's 62 maxima take 340 cycles
 //   and its 64 exponentials 870, whatever else there is. FlashAttention 3 takes 4.90 (chunk 1.19, here 1.29).
-// One body for masked and whole tiles 5.43, and a third less code; results by one rolled loop over a lane's two rows
-//   5.47 (chunk 1.32), another sixth less, not taken.
-// One consumer warpgroup, 64 x 128, where no request has more than 64 rows: tree verification of 8 tokens 141 us where
-//   128 x 128 took 153; without a tree 139 both.
-// rope: 284 a row after the other, 332 four rows at once with one sine and cosine for them.
+// One body for masked and whole tiles 5.43; results by one rolled loop over a lane's two rows as well 5.47 (chunk 1.32
+//   in place of 1.29), not taken.
+// One consumer warpgroup, 64 x 128, where no request has more than 64 rows: tree verification of 8 tokens 141 us (read
+//   4.68 TB/s) where 128 x 128 took 153 (4.56); without a tree 140 where it took 139 (4.58), so not measured as better.
+// rope: 284 a row after the other, 332 four rows at once with one sine and cosine for them (different H200s; plain 591 on
+//   both).
 // ncu, 16k ragged, last line of the table, at 1.34 GHz (in use power holds it near 1.48): tensor pipe 76 % busy. A tile takes a
 //   consumer some 2,600 cycles, its products of both consumers 2,048: 315 until S is issued, 540 to issue S and
 //   P V, 140 for S, 1,340 of softmax, 140 to pack. The chain of one warpgroup is the limit, not a pipe.

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "engine/error.h"
-#include "tools/random.h"
+#include "tools/random_case.h"
 
 namespace heddle_tests {
 
@@ -13,15 +13,9 @@ using namespace heddle;
 
 namespace {
 
-// Two to four different variants in any order, but qk_norm, which has to stand first.
-std::string random_composition(tools::Random& random, std::vector<std::string> names, int index) {
-  for (std::size_t i = names.size() - 1; i > 0; --i)
-    std::swap(names[i], names[std::size_t(random.below(int(i) + 1))]);
-  names.resize(std::size_t(2 + random.below(3)));
-  std::stable_partition(names.begin(), names.end(),
-                        [](const std::string& name) { return name == "qk_norm"; });
+std::string random_composition(tools::Random& random, const std::vector<std::string>& names, int index) {
   return fmt::format(R"({{"name": "{}", "compose": ["{}"]}})", composition_name(index),
-                     fmt::join(names, "\", \""));
+                     fmt::join(tools::random_parts(random, names), "\", \""));
 }
 
 bool is_disagreement(std::string_view sentence) {

@@ -9,6 +9,7 @@
 
 #include "runtime/driver.h"
 #include "tests/draw.h"
+#include "tools/check.h"
 #include "tools/half.h"
 #include "tools/parallel.h"
 
@@ -35,11 +36,7 @@ std::string ProblemShape::describe() const {
                      fmt::join(qo_lens, ","), fmt::join(kv_lens, ","));
 }
 
-ParamValues ProblemShape::all_params() const {
-  ParamValues all = params;
-  all.insert(config.constants.begin(), config.constants.end());
-  return all;
-}
+ParamValues ProblemShape::all_params() const { return tools::all_params(config, params); }
 
 Problem::Problem(const Engine& engine, const ProblemShape& shape, std::uint64_t seed)
     : engine_(engine), shape_(shape),

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "tools/check.h"
 #include "tools/half.h"
 
 namespace heddle_tests {
@@ -43,11 +44,6 @@ ShapeWords largest_words(const AttentionConfig& c) {
           .kv_len = kLongest};
 }
 
-ParamValues with(ParamValues params, const ParamValues& constants) {
-  params.insert(constants.begin(), constants.end());
-  return params;
-}
-
 template <class T>
 std::vector<T> read(const DeviceMemory& memory, std::size_t count) {
   std::vector<T> values(count);
@@ -75,7 +71,7 @@ SoakLane::SoakLane(const Engine& engine, Attention attention, std::uint64_t seed
       random_(seed),
       values_(config_.q_dtype, seed),
       params_(random_params(random_, attention_.variant(), false)),
-      own_(engine, attention_.variant(), largest_words(config_), with(params_, config_.constants),
+      own_(engine, attention_.variant(), largest_words(config_), tools::all_params(config_, params_),
            seed + 1),
       indices_(engine, std::size_t(most_keys(config_)) * 4) {
   const int page_rows = std::max(1, config_.page_size);
@@ -359,7 +355,7 @@ Found SoakLane::judge_request(int request, const std::vector<std::uint16_t>& o,
                        .k = k,
                        .v = v,
                        .tensors = own_.on_host()};
-  const ParamValues params = with(params_, c.constants);
+  const ParamValues params = tools::all_params(c, params_);
   const ReferenceResult exact = reference(engine_, attention_.variant(), params, input);
   input.rounding = c.q_dtype;
   const ReferenceResult plain = reference(engine_, attention_.variant(), params, input);

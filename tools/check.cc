@@ -79,6 +79,12 @@ std::string StepCheck::problem() const {
   return "";
 }
 
+ParamValues all_params(const AttentionConfig& config, const ParamValues& params) {
+  ParamValues all = params;
+  all.insert(config.constants.begin(), config.constants.end());
+  return all;
+}
+
 StepCheck worse(const StepCheck& a, const StepCheck& b) {
   return {.max_error = larger(a.max_error, b.max_error),
           .tolerance = std::max(a.tolerance, b.tolerance),
@@ -91,8 +97,7 @@ StepCheck check_step(const Engine& engine, const Attention& attention, const Par
                      const KvCache& cache, int layer, const StepBatch& batch,
                      const QuerySide& query, const std::map<std::string, Tensor>& tensors) {
   const AttentionConfig& config = attention.config();
-  ParamValues all_params = config.constants;
-  for (const auto& [name, value] : params) all_params[name] = value;
+  const ParamValues all = all_params(config, params);
   const std::vector<double> o = query.read_o(batch.num_qo_rows()),
                             lse = query.read_lse(batch.num_qo_rows());
   StepCheck total;
@@ -119,7 +124,7 @@ StepCheck check_step(const Engine& engine, const Attention& attention, const Par
     const Found found{
         std::span(o).subspan(begin * heads * config.vo_dim(), rows_of_q * heads * config.vo_dim()),
         std::span(lse).subspan(begin * heads, rows_of_q * heads)};
-    const StepCheck check = check_request(engine, attention, all_params, input, found);
+    const StepCheck check = check_request(engine, attention, all, input, found);
     const std::lock_guard lock(mutex);
     total = worse(total, check);
   });

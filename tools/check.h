@@ -19,6 +19,9 @@ struct StepCheck {
   std::string problem() const;  // a sentence where !ok()
 };
 
+// Of a run, with the constants of its Attention.
+ParamValues all_params(const AttentionConfig& config, const ParamValues& params);
+
 // The worse of two, field by field.
 StepCheck worse(const StepCheck& a, const StepCheck& b);
 

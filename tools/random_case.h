@@ -1,10 +1,13 @@
 // Random attention problems, over all that a launch set serves: what `heddle verify --random` draws, and the tests.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "engine/kernel_source.h"
+#include "engine/tiles.h"
 #include "tools/random.h"
 
 namespace heddle::tools {
@@ -14,6 +17,15 @@ AttentionConfig random_config(Random& random, const Variant& variant);
 AttentionConfig random_config(Random& random, const Engine& engine);
 // Multiples of 16 and of 8; now and then those of v and o differ (else vo is 0).
 HeadDims random_head_dims(Random& random);
+
+// Parts of a composition: two to four of `names` in any order, but qk_norm, which has to stand first. They may still
+// not stand together. (Inline: a build step draws without the engine.)
+inline std::vector<std::string> random_parts(Random& random, std::vector<std::string> names) {
+  for (std::size_t i = names.size() - 1; i > 0; --i) std::swap(names[i], names[std::size_t(random.below(int(i) + 1))]);
+  names.resize(std::size_t(2 + random.below(3)));
+  std::stable_partition(names.begin(), names.end(), [](const std::string& name) { return name == "qk_norm"; });
+  return names;
+}
 
 // Lengths on, in and beside tiles, with run-time params that make a difference there.
 struct RandomBatch {

@@ -60,12 +60,6 @@ struct CaseData {
   }
 };
 
-ParamValues all_params(const VerifyCase& given) {
-  ParamValues all = given.params;
-  all.insert(given.config.constants.begin(), given.config.constants.end());
-  return all;
-}
-
 }  // namespace
 
 StepCheck verify_case(const Engine& engine, Attention& attention, const VerifyCase& given) {
@@ -73,7 +67,7 @@ StepCheck verify_case(const Engine& engine, Attention& attention, const VerifyCa
   CaseData data(engine, given);
   const StepBatch batch = data.fill(engine, given);
   const VariantTensors own(engine, attention.variant(), shape_words(config, given.qo_lens, given.kv_lens),
-                           all_params(given), given.seed + 2);
+                           all_params(config, given.params), given.seed + 2);
   Workspace workspace = attention.workspace({.max_requests = std::max(1, int(given.kv_lens.size())),
                                              .max_qo_rows = std::max(1, data.sizes.rows),
                                              .max_kv_tokens = std::max<std::int64_t>(1, data.sizes.keys)});
@@ -99,7 +93,7 @@ std::string command_of(const VerifyCase& given, const std::string& variant) {
   text += fmt::format(" --page {} --dtype {} --layout {} --qo '[{}]' --kv '[{}]'", c.page_size, name_of(c.q_dtype),
                       given.layout == KvLayout::NHD ? "NHD" : "HND", fmt::join(given.qo_lens, ","),
                       fmt::join(given.kv_lens, ","));
-  for (const auto& [name, value] : all_params(given)) text += fmt::format(" --param {}={}", name, value);
+  for (const auto& [name, value] : all_params(c, given.params)) text += fmt::format(" --param {}={}", name, value);
   if (c.max_qo_len != 0) text += fmt::format(" --max-qo-len {}", c.max_qo_len);
   if (c.batch_invariant) text += " --batch-invariant";
   if (c.portable) text += " --portable";

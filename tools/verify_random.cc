@@ -15,8 +15,7 @@
 namespace heddle::tools {
 namespace {
 
-constexpr int kBatches = 10;     // of an Attention
-constexpr int kMostParts = 3;    // of a composition
+constexpr int kBatches = 10;  // of an Attention
 constexpr int kComposedOneIn = 3;
 
 struct Subject {
@@ -45,14 +44,10 @@ class Draw {
   }
 
  private:
-  // Different parts in any order, drawn again where they may not stand together.
+  // Drawn again where the parts may not stand together.
   std::string composed(std::string& text) {
     for (;;) {
-      std::vector<std::string> parts = names_;
-      const std::size_t count = std::size_t(2 + random_.below(kMostParts - 1));
-      for (std::size_t i = 0; i < count; ++i)
-        std::swap(parts[i], parts[i + std::size_t(random_.below(int(parts.size() - i)))]);
-      parts.resize(count);
+      const std::vector<std::string> parts = random_parts(random_, names_);
       text = fmt::format("{}", fmt::join(parts, "+"));
       try {
         const std::string name = composition(engine_, parts);
