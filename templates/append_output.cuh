@@ -35,7 +35,7 @@ class AppendOutput {
   // All lanes of a warp together: rows past the tile's end take part in the turning over.
   HEDDLE_DEVICE void store(Sums& o, int half, int row, float max2, float sum) const {
     const bool is_real = row < item_.num_rows;
-    if (item_.join > 0 && is_real) join(o, half, row, max2, sum);
+    if (item_.join > 0) join(o, half, row, Together{is_real}, max2, sum);
     const HookContext context = row_info<Spec::kGroup>(mask_, item_, kv_head_, row).context;
     if constexpr (Spec::kSharesPrefixes) {
       if (item_.request < 0) {
@@ -103,15 +103,16 @@ class AppendOutput {
     }
   }
 
-  // The row's state becomes that of the whole stream: its own, then the slots in their order.
-  HEDDLE_DEVICE void join(Sums& o, int half, int row, float& max2, float& sum) const {
+  // The row's state becomes that of the whole stream: its own, then the slots in their order. Slots have all rows of a
+  // tile; those past the item's end are never published.
+  HEDDLE_DEVICE void join(Sums& o, int half, int row, const Together& who, float& max2, float& sum) const {
     float scale = slot_scale<Hooks>(sum);
     max2 = slot_lse2<Hooks>(max2, sum);
     if constexpr (Hooks::use_softmax) sum = sum == 0.0f ? 0.0f : 1.0f;
 #pragma unroll 1
     for (int s = 0; s < item_.join; ++s) {
       const int64_t slot_row = int64_t(item_.partial + s) * Spec::kTile.rows + row;
-      const float lse2 = await(p_.partial_lse + slot_row);
+      const float lse2 = await(p_.partial_lse + slot_row, who);
       float weight = 1.0f;
       if constexpr (Hooks::use_softmax) {
         const float top = fmaxf(max2, lse2);
@@ -129,10 +130,11 @@ class AppendOutput {
       for (int first = 0; first < kBlocks; first += kAtOnce) {
         float2 x[kAtOnce];
         // The last block stands in for those behind it.
-        take_all(x, [&](int i) {
+        const auto at = [&](int i) {
           const int block = min_of(first + i, kBlocks - 1);
           return reinterpret_cast<float2*>(p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column());
-        });
+        };
+        take_all(x, at, who);
 #pragma unroll
         for (int i = 0; i < kAtOnce && first + i < kBlocks; ++i) {
           float* mine = &o[first + i][half * 2];

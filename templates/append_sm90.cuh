@@ -94,7 +94,7 @@ class AppendSm90 {
     wait_for_predecessor();
     if (!has_work) return;
     __syncthreads();
-    if (threadIdx.x >= kConsumers) {
+    if (uniform(threadIdx.x / kWarpgroupSize) >= kGroups) {
       if constexpr (kGroups > 1) give_registers_back<kLoaderRegisters>();
       AppendSm90Loader<Spec, Hooks>(p_, hooks_, maps_, smem_).run();
     } else {

@@ -68,10 +68,35 @@ class AppendSm90Consumer {
     ring_.advance();
     return stage;
   }
-  // The assembler moves an arrival, which nothing waits for, down to the next branch: past a softmax. (No
-  // stage is below zero.)
+  // Nothing moves across a branch: an arrival, which nothing waits for, would go down past a softmax, and the wait for
+  // products up in front of one. (No stage is below zero. The condition is the same in all lanes and known early.)
   static HEDDLE_DEVICE void stay_here(int stage) {
     asm volatile("{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p trap;\n}" ::"r"(stage) : "memory");
+  }
+  // The next two stages of the ring, among exponentials: whether both are filled. Where they are, nothing stands between
+  // one tile's weights and the next one's products but the turn.
+  HEDDLE_DEVICE void look_ahead() {
+    RingPlace<Smem::kStages> second = ring_;
+    second.advance();
+    next_are_full_ = barrier_test(&smem_.full[ring_.stage], ring_.parity) &
+                     barrier_test(&smem_.full[second.stage], second.parity);
+    fence_tiles();
+  }
+  // The next two stages: keys, and the values of the tile in front.
+  struct Pair {
+    int keys, values;
+  };
+  HEDDLE_DEVICE Pair acquire_pair() {
+    const RingPlace<Smem::kStages> first = ring_;
+    ring_.advance();
+    const RingPlace<Smem::kStages> second = ring_;
+    ring_.advance();
+    if (!next_are_full_) {
+      barrier_wait(&smem_.full[first.stage], first.parity);
+      barrier_wait(&smem_.full[second.stage], second.parity);
+      fence_tiles();
+    }
+    return {first.stage, second.stage};
   }
   HEDDLE_DEVICE void release(int stage) const { release(&smem_.empty[stage]); }
   static HEDDLE_DEVICE void release(const uint64_t* empty) {
@@ -91,7 +116,6 @@ class AppendSm90Consumer {
     const int v = kOverlapsStreams && has_values ? acquire() : 0, k = has_scores ? acquire() : 0;
     const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
     fence_tiles();
-    if constexpr (kOverlapsStreams) rescale();  // here and not under the scores: the assembler would wait for those
     begin_turn();
     score(s, queries, keys);
     if constexpr (kOverlapsStreams) accumulate(values);
@@ -103,17 +127,18 @@ class AppendSm90Consumer {
     state_[0] = state_[1] = empty_row_state();
     if (has_scores) {
       apply_hooks<true>(s, stream, stream.item.tile_end - 1);  // once a stream, whether a boundary or not
-      weigh(s);
+      float rescale[2];  // of nothing
+      if constexpr (Hooks::use_softmax) update_softmax(s, state_, rescale, logit_to_log2<Hooks>(p_.sm_scale));
     }
     if constexpr (kOverlapsStreams) {
       wgmma_wait<0>();
       pin_registers(o_);
       if (has_values) release(v);
     }
+    look_ahead();
     pack(s);
     if (last != nullptr) finish(*last, state, has_values);
     clear_o();
-    factor_[0] = factor_[1] = 1.0f;
   }
 
   // What all rows see as a whole has no mask code. Where hooks change every logit, tiles of one kind have a loop of
@@ -144,7 +169,6 @@ class AppendSm90Consumer {
       const int v = acquire();
       const uint32_t values = values_at(v);
       fence_tiles();
-      rescale();
       accumulate(values);
       wgmma_wait<0>();
       pin_registers(o_);
@@ -159,30 +183,39 @@ class AppendSm90Consumer {
 
   // --- one tile -------------------------------------------------------------------------------
 
-  // `apply_hooks(s)` on its logits.
+  // `apply_hooks(s)` on its logits. The wait for P V stands between the two rows' weights: then the copying of one row's
+  // and the rescaling of O fill the gaps between the exponentials of the other.
   template <class ApplyHooks>
   HEDDLE_DEVICE void next_tile(const ApplyHooks& apply_hooks) {
     float s[kBlocks][4];
-    const int k = acquire(), v = acquire();
-    const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
-    fence_tiles();
+    const Pair at = acquire_pair();
+    const uint32_t queries = queries_at(q_buffer()), keys = keys_at(at.keys), values = values_at(at.values);
     begin_turn();
     score(s, queries, keys);
-    rescale();
     accumulate(values);
     end_turn();
     wgmma_wait<1>();
     pin_registers(s);
-    release(k);
-    stay_here(k);
+    release(at.keys);
+    if constexpr (kChangesEveryLogit<Hooks>) stay_here(at.keys);  // else there is the branch around the hooks
     apply_hooks(s);
-    weigh(s);
-    // The weights are made before the wait, under the product: without a branch on them the assembler
-    // moves the wait in front. (A sum is never below zero.)
-    if (Hooks::use_softmax && state_[0].sum + state_[1].sum < 0.0f) asm volatile("trap;");
+    float rescale[2] = {1.0f, 1.0f};
+    const float to_log2 = logit_to_log2<Hooks>(p_.sm_scale);
+    if constexpr (Hooks::use_softmax) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) rescale[half] = raise_max(s, half, state_[half], to_log2);
+      weigh_row(s, 0, state_[0], rescale[0], to_log2);
+    }
+    pin_registers(s);
+    stay_here(at.values);
     wgmma_wait<0>();
     pin_registers(o_);
-    release(v);
+    release(at.values);
+    look_ahead();
+    if constexpr (Hooks::use_softmax) {
+      weigh_row(s, 1, state_[1], rescale[1], to_log2);
+      multiply_o(rescale);
+    }
     pack(s);
   }
 
@@ -194,10 +227,10 @@ class AppendSm90Consumer {
     return uniform(QTile::by_columns(shared_address(smem_.q[buffer]) + group_ * 64 * QTile::kRowBytes));
   }
   HEDDLE_DEVICE uint32_t keys_at(int stage) const {
-    return uniform(KTile::by_columns(shared_address(smem_.stage[stage])));
+    return KTile::by_columns(shared_address(smem_.stage[stage]));
   }
   HEDDLE_DEVICE uint32_t values_at(int stage) const {
-    return uniform(VTile::by_rows(shared_address(smem_.stage[stage])));
+    return VTile::by_rows(shared_address(smem_.stage[stage]));
   }
 
   // S = Q K^T, under way when it returns.
@@ -227,19 +260,11 @@ class AppendSm90Consumer {
     }
   }
 
-  HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4]) {
-    if constexpr (Hooks::use_softmax) update_softmax(s, state_, factor_, logit_to_log2<Hooks>(p_.sm_scale));
-  }
-
-  // Brings O to the maxima of the last weights, under the scores of the next ones.
-  HEDDLE_DEVICE void rescale() {
-    if constexpr (Hooks::use_softmax) {
-      // Once the maxima have settled most tiles change none of them.
-      if (!__any_sync(kFullMask, factor_[0] != 1.0f || factor_[1] != 1.0f)) return;
+  // Always: a vote on whether a factor is 1 costs more than these products, which run beside exponentials.
+  HEDDLE_DEVICE void multiply_o(const float (&factor)[2]) {
 #pragma unroll
-      for (int block = 0; block < kOutBlocks; ++block)
-        for (int e = 0; e < 4; ++e) o_[block][e] *= factor_[e / 2];
-    }
+    for (int block = 0; block < kOutBlocks; ++block)
+      for (int e = 0; e < 4; ++e) o_[block][e] *= factor[e / 2];
   }
 
   HEDDLE_DEVICE void pack(const float (&s)[kBlocks][4]) {
@@ -274,10 +299,10 @@ class AppendSm90Consumer {
   Smem& smem_;
   const int group_;
   RingPlace<Smem::kStages> ring_;
+  bool next_are_full_ = false;
   int number_ = 0;  // of the stream, as the producer counts
   float o_[kOutBlocks][4];
   RowState state_[2] = {empty_row_state(), empty_row_state()};
-  float factor_[2] = {1.0f, 1.0f};  // what O is still to be multiplied by
   uint32_t weights_[kKeySteps][4] = {};
 };
 

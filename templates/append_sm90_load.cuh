@@ -39,7 +39,7 @@ class AppendSm90Loader {
 
  public:
   HEDDLE_DEVICE AppendSm90Loader(const AttentionParams& params, const Hooks& hooks, const TensorMaps& maps, Smem& smem)
-      : p_(params), hooks_(hooks), maps_(maps), smem_(smem) {}
+      : p_(params), hooks_(hooks), maps_(maps), smem_(smem), warp_(uniform(thread() / kWarpSize)) {}
 
   HEDDLE_DEVICE void run() {
     const WorkList work(p_, Pipeline::append);
@@ -108,9 +108,27 @@ class AppendSm90Loader {
     s.full_end = seen.hi / kKeys - gap;
   }
 
+  // What the loop over a stream's tiles asks of its record, in (uniform) registers: shared memory would be asked anew
+  // behind every barrier.
+  struct Stream {
+    TileRange<Spec::kTile.kv> range;
+    KeyRange some_see;
+    int kv_head;
+    int64_t kv_offset;
+
+    Stream() = default;
+    HEDDLE_DEVICE explicit Stream(const AppendStream& s)
+        : range(s.item), some_see(s.some_see), kv_head(uniform(s.kv_head)), kv_offset(s.item.kv_offset) {
+      range.begin = uniform(range.begin), range.end = uniform(range.end);
+      range.gap_begin = uniform(range.gap_begin), range.gap_tiles = uniform(range.gap_tiles);
+      some_see.lo = uniform(some_see.lo), some_see.hi = uniform(some_see.hi), some_see.sink = uniform(some_see.sink);
+    }
+  };
+
   // Last tile first.
   HEDDLE_DEVICE void load_tiles() {
-    const int begin = record_->item.tile_begin, last = record_->item.tile_end - 1;
+    tiles_ = Stream(*record_);
+    const int begin = tiles_.range.begin, last = tiles_.range.end - 1;
     fetch_row_id(last);
     // Once more than there are tiles, for the first one's values.
     for (int t = last; t >= begin - 1; --t) {
@@ -167,10 +185,10 @@ class AppendSm90Loader {
   }
 
   HEDDLE_DEVICE void load_keys(int t) {
-    const int start = tile_start<Spec::kTile.kv>(record_->item, t);
+    const int start = tiles_.range.start(t);
     if (!Hooks::has_key_transform && in_boxes(start)) return copy_boxes<KTile>(maps_.k, key_id_, start);
-    gather<KTile, kBoxRows == 0 || Hooks::has_key_transform>(static_cast<const uint16_t*>(p_.k) + record_->kv_head * p_.k_head_stride, start, [&](int row) {
-      return Address::k_offset(p_, record_->item.kv_offset, key_id_, start + row);
+    gather<KTile, kBoxRows == 0 || Hooks::has_key_transform>(static_cast<const uint16_t*>(p_.k) + tiles_.kv_head * p_.k_head_stride, start, [&](int row) {
+      return Address::k_offset(p_, tiles_.kv_offset, key_id_, start + row);
     });
     if constexpr (Hooks::has_key_transform) {
       cp_async_commit();
@@ -197,10 +215,10 @@ class AppendSm90Loader {
   }
 
   HEDDLE_DEVICE void load_values(int t, int row_id) {
-    const int start = tile_start<Spec::kTile.kv>(record_->item, t);
+    const int start = tiles_.range.start(t);
     if (!Hooks::has_value_transform && in_boxes(start)) return copy_boxes<VTile>(maps_.v, row_id, start);
-    gather<VTile, kBoxRows == 0 || Hooks::has_value_transform>(static_cast<const uint16_t*>(p_.v) + record_->kv_head * p_.v_head_stride, start, [&](int row) {
-      return Address::v_offset(p_, record_->item.kv_offset, row_id, start + row);
+    gather<VTile, kBoxRows == 0 || Hooks::has_value_transform>(static_cast<const uint16_t*>(p_.v) + tiles_.kv_head * p_.v_head_stride, start, [&](int row) {
+      return Address::v_offset(p_, tiles_.kv_offset, row_id, start + row);
     });
     if constexpr (Hooks::has_value_transform) {
       wait_for_copies();
@@ -212,7 +230,7 @@ class AppendSm90Loader {
   }
 
   HEDDLE_DEVICE bool all_seen(int start) const {
-    return record_->some_see.contains_all(start, start + Spec::kTile.kv);
+    return tiles_.some_see.contains_all(start, start + Spec::kTile.kv);
   }
   HEDDLE_DEVICE bool in_boxes(int start) const { return kBoxRows > 0 && maps_.kv_usable && all_seen(start); }
 
@@ -230,7 +248,7 @@ class AppendSm90Loader {
     } else {
       wait_until_empty();
       copy_rows<Tile, false>(
-          tile, base, [&](int row) { return record_->some_see.contains(start + row) ? offset_of(row) : kNotSeen; });
+          tile, base, [&](int row) { return tiles_.some_see.contains(start + row) ? offset_of(row) : kNotSeen; });
     }
   }
 
@@ -239,20 +257,28 @@ class AppendSm90Loader {
   template <class Tile>
   HEDDLE_DEVICE void copy_boxes(const TensorMaps::Map& map, int row_id, int start) {
     constexpr int kBoxes = Tile::kBytes / max_of(kBoxBytes, 1);
-    uint64_t* full = &smem_.full[ring_.stage];
-    const int warp = uniform(thread() / kWarpSize), box = lane_index() * kWarpgroupWarps + warp;
-    const int block = box % Tile::kBlocks, row = box / Tile::kBlocks * kBoxRows;
-    const int page = __shfl_sync(kFullMask, row_id, row / kStride * kStep);
-    const uint32_t to =
-        shared_address(smem_.stage[ring_.stage]) + block * Tile::kBlockBytes + row * Tile::kRowBytes;
+    constexpr int kMost = (kBoxes + kWarpgroupWarps - 1) / kWarpgroupWarps;  // of a warp
+    const auto row_of_box = [&](uint32_t i) -> int { return (i * kWarpgroupWarps + warp_) / Tile::kBlocks * kBoxRows; };
+    int pages[kMost];
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) pages[i] = __shfl_sync(kFullMask, row_id, row_of_box(i) / kStride * kStep);
+    const uint64_t* full = &smem_.full[ring_.stage];
+    const uint32_t tile = shared_address(smem_.stage[ring_.stage]);
     wait_until_empty();
-    arrive(full, (kBoxes + kWarpgroupWarps - 1 - warp) / kWarpgroupWarps * kBoxBytes);
-    if (box < kBoxes) {
-      const int head = record_->kv_head, column = block * Tile::kBlockColumns;
-      if constexpr (Spec::kPageSize == 0)
-        copy_box(to, map, full, column, head, static_cast<int>(record_->item.kv_offset) + start + row);
-      else
-        copy_box(to, map, full, column, head, (start + row) % Spec::kPageSize, page);
+    if (is_elected()) {
+      expect_and_arrive(full, (kBoxes + kWarpgroupWarps - 1 - warp_) / kWarpgroupWarps * kBoxBytes);
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) {
+        const uint32_t box = i * kWarpgroupWarps + warp_;
+        const int block = box % Tile::kBlocks, row = row_of_box(i);
+        const uint32_t to = tile + block * Tile::kBlockBytes + row * Tile::kRowBytes;
+        if (kBoxes % kWarpgroupWarps != 0 && box >= kBoxes) break;
+        if constexpr (Spec::kPageSize == 0)
+          copy_box(to, map, full, block * Tile::kBlockColumns, tiles_.kv_head,
+                   static_cast<int>(tiles_.kv_offset) + start + row);
+        else
+          copy_box(to, map, full, block * Tile::kBlockColumns, tiles_.kv_head, (start + row) % Spec::kPageSize, pages[i]);
+      }
     }
     ring_.advance();
   }
@@ -263,7 +289,7 @@ class AppendSm90Loader {
     const HookContext context = {record_->item.request, record_->kv_head * Spec::kGroup, record_->kv_head, -1, -1, -1,
                                  record_->item.qo_len, record_->item.kv_len};
     const LandedKeys keys{Spec::kTile.kv, start, all_seen(start),
-                          [&](int row) { return record_->some_see.contains(start + row); }};
+                          [&](int row) { return tiles_.some_see.contains(start + row); }};
     sync();
     transform_keys<Spec, kIsV, 4, Tile>(smem_.stage[stage], keys, thread(), kWarpgroupSize, context, hooks_);
     end_transform(&smem_.full[stage]);
@@ -276,10 +302,12 @@ class AppendSm90Loader {
 
   // --- arrivals: one for each thread of the producer and phase -------------------------------------
 
-  // For this warp's threads. Makes the phase wait for the copy engine's bytes too, as lane 0 says.
+  // For this warp's threads. Makes the phase wait for the copy engine's bytes too.
   HEDDLE_DEVICE void arrive(const uint64_t* full, int bytes = 0) const {
     __syncwarp();
-    if (lane_index() > 0) return;
+    if (is_elected()) expect_and_arrive(full, bytes);
+  }
+  static HEDDLE_DEVICE void expect_and_arrive(const uint64_t* full, int bytes) {
     if (bytes > 0) barrier_expect(full, bytes);
     barrier_arrive(full, kWarpSize);
   }
@@ -299,9 +327,9 @@ class AppendSm90Loader {
 
   // Page id of the row that this lane looks up in tile t.
   HEDDLE_DEVICE void fetch_row_id(int t) {
-    if (Spec::kPageSize == 0 || t < record_->item.tile_begin) return;
-    const int kv_pos = tile_start<Spec::kTile.kv>(record_->item, t) + looked_up_row(0);
-    next_id_ = Address::row_id(p_, record_->item.kv_offset, kv_pos, record_->some_see.contains(kv_pos));
+    if (Spec::kPageSize == 0 || t < tiles_.range.begin) return;
+    const int kv_pos = tiles_.range.start(t) + looked_up_row(0);
+    next_id_ = Address::row_id(p_, tiles_.kv_offset, kv_pos, tiles_.some_see.contains(kv_pos));
   }
 
   // `offset_of(row)`: where the row lies, in elements, or, where not all are seen, kNotSeen.
@@ -333,7 +361,9 @@ class AppendSm90Loader {
   const Hooks& hooks_;
   const TensorMaps& maps_;
   Smem& smem_;
+  const uint32_t warp_;  // of the producer
   AppendStream* record_ = nullptr;
+  Stream tiles_;
   RingPlace<Smem::kStages> ring_;
   RingPlace<Smem::kQBuffers> q_;
   int stream_ = 0;

@@ -48,11 +48,23 @@ HEDDLE_DEVICE bool is_empty(float x) { return __float_as_uint(x) == kEmptyWord; 
 HEDDLE_DEVICE bool is_empty(float2 x) { return is_empty(x.x) || is_empty(x.y); }
 HEDDLE_DEVICE bool is_empty(float4 x) { return is_empty(x.x) || is_empty(x.y) || is_empty(x.z) || is_empty(x.w); }
 
+// Who polls: a lane by itself, or the lanes of a warp together, of which some may want nothing of what they read (it is
+// there, and empty). In a kernel with warpgroup products it is the latter: beside a loop that lanes leave one by one the
+// assembler keeps nothing in uniform registers, neither the ring of tiles nor descriptors.
+struct Alone {
+  HEDDLE_DEVICE bool go_on(bool is_missing) const { return is_missing; }
+};
+struct Together {
+  bool wants;
+  HEDDLE_DEVICE bool go_on(bool is_missing) const { return __any_sync(kFullMask, wants && is_missing); }
+};
+
 // Polls until something has been published.
-template <class Words>
-HEDDLE_DEVICE Words await(const Words* slot) {
-  Words x = load_relaxed(slot);
-  while (is_empty(x)) x = load_relaxed(slot);
+template <class Words, class Who = Alone>
+HEDDLE_DEVICE Words await(const Words* slot, const Who& who = {}) {
+  Words x;
+  do x = load_relaxed(slot);
+  while (who.go_on(is_empty(x)));
   return x;
 }
 
@@ -74,8 +86,8 @@ HEDDLE_DEVICE uint32_t top_bits(float4 x) {
 // Takes the words at at(0), at(1), ..., all under way at once, and empties them. Without a branch:
 // between branches the loads would be waited for one by one (15 slots took 3.5 us on an H200 where
 // 0.8 are enough).
-template <class Words, int kMost, class At>
-HEDDLE_DEVICE void take_all(Words (&x)[kMost], const At& at) {
+template <class Words, int kMost, class At, class Who = Alone>
+HEDDLE_DEVICE void take_all(Words (&x)[kMost], const At& at, const Who& who = {}) {
   uint32_t top;
   do {
 #pragma unroll
@@ -83,7 +95,7 @@ HEDDLE_DEVICE void take_all(Words (&x)[kMost], const At& at) {
     top = 0;
 #pragma unroll
     for (int i = 0; i < kMost; ++i) top = max_of(top, top_bits(x[i]));
-  } while (top == kEmptyWord);
+  } while (who.go_on(top == kEmptyWord));
 #pragma unroll
   for (int i = 0; i < kMost; ++i) put_back_empty(at(i));
 }

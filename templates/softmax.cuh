@@ -161,31 +161,46 @@ HEDDLE_DEVICE float logit_to_log2(float sm_scale) {
   return kScalesLogits<Hooks> ? kLog2e : sm_scale * kLog2e;
 }
 
-// One step of the online softmax over a tile's logits. s becomes weights; rescale is what the
-// accumulators of the rows must be multiplied by.
+// What logits are held against: 0 where a row has seen nothing.
+HEDDLE_DEVICE float softmax_base(float max2) { return max2 == negative_infinity() ? 0.0f : max2; }
+
+// One step of the online softmax over one row (`half`) of a tile's logits, in two parts. First its maximum: what comes
+// back is what the accumulators of the row must be multiplied by.
+template <int kBlocks, int kValues>
+HEDDLE_DEVICE float raise_max(const float (&s)[kBlocks][kValues], int half, RowState& state, float to_log2) {
+  float top = s[0][half * 2];
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block)
+    top = fmaxf(top, fmaxf(s[block][half * 2], s[block][half * 2 + 1]));
+  const float max2 = fmaxf(state.max2, quad_max(top) * to_log2);
+  const float rescale = exp2_approx(state.max2 - softmax_base(max2));
+  state.max2 = max2;
+  return rescale;
+}
+// Then s becomes weights, and the sum takes them up.
+template <int kBlocks, int kValues>
+HEDDLE_DEVICE void weigh_row(float (&s)[kBlocks][kValues], int half, RowState& state, float rescale, float to_log2) {
+  const float base = softmax_base(state.max2);
+  float sum = 0.0f;
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+    for (int e = half * 2; e < half * 2 + 2; ++e) {
+      s[block][e] = exp2_approx(fmaf(s[block][e], to_log2, -base));
+      sum += s[block][e];
+    }
+  }
+  state.sum = fmaf(state.sum, rescale, sum);
+}
+
+// The step over all rows of this lane.
 template <int kBlocks, int kValues>
 HEDDLE_DEVICE void update_softmax(float (&s)[kBlocks][kValues], RowState (&state)[kValues / 2],
                                   float (&rescale)[kValues / 2], float to_log2) {
 #pragma unroll
   for (int half = 0; half < kValues / 2; ++half) {
-    float top = s[0][half * 2];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block)
-      top = fmaxf(top, fmaxf(s[block][half * 2], s[block][half * 2 + 1]));
-    const float max2 = fmaxf(state[half].max2, quad_max(top) * to_log2);
-    const float base = max2 == negative_infinity() ? 0.0f : max2;
-    rescale[half] = exp2_approx(state[half].max2 - base);
-    float sum = 0.0f;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int e = half * 2; e < half * 2 + 2; ++e) {
-        s[block][e] = exp2_approx(fmaf(s[block][e], to_log2, -base));
-        sum += s[block][e];
-      }
-    }
-    state[half].max2 = max2;
-    state[half].sum = fmaf(state[half].sum, rescale[half], sum);
+    rescale[half] = raise_max(s, half, state[half], to_log2);
+    weigh_row(s, half, state[half], rescale[half], to_log2);
   }
 }
 

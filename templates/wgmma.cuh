@@ -13,6 +13,14 @@ inline constexpr int kWarpgroupSize = kWarpgroupWarps * kWarpSize;
 // The same value in all lanes, and the compiler knows it.
 HEDDLE_DEVICE int uniform(int x) { return __shfl_sync(kFullMask, x, 0); }
 
+// One lane of the warp, the same every time. A branch on it tells the assembler, where lane_index() == 0 does not, that
+// a single lane takes it: it would loop over lanes around each box that is copied.
+HEDDLE_DEVICE bool is_elected() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected;
+}
+
 // --- mbarriers: a phase ends when `count` arrivals have been made --------------------------------
 
 HEDDLE_DEVICE void barrier_init(const uint64_t* barrier, int count) {
@@ -43,6 +51,17 @@ HEDDLE_DEVICE void barrier_wait(const uint64_t* barrier, uint32_t parity) {
         : "r"(shared_address(barrier)), "r"(parity)
         : "memory");
   } while (!done);
+}
+
+// Whether it has ended, without waiting.
+HEDDLE_DEVICE bool barrier_test(const uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done;
 }
 
 // --- the copy engine: one box of a tensor map into shared memory; `barrier` counts its bytes ------
