@@ -5,7 +5,8 @@
 // softmax of a tile runs under the product P V of the tile before; between consumers, turns make the softmax
 // of one run under the products of the other.
 //
-//   issue S(t) = Q K(t)^T | rescale O | issue O += P(t + 1) V(t + 1) | wait S | softmax -> weights | wait O | pack P(t)
+//   issue S(t) = Q K(t)^T, O += P(t + 1) V(t + 1) | wait S | maxima, weights of one row | wait O | weights of the other
+//   row and between them O rescaled, P(t) packed, the next stages of the ring looked for
 //
 // The last keys come first, so that under a causal mask the boundary is met once, at the start. The same
 // order leads from one stream into the next: its first scores stand beside the last P V of the one
@@ -40,20 +41,23 @@
 //   d256 626 where it had been 607, 607, 445, 597): the largest weight is then no longer 1 but rounded, and 4 of
 //   2,353 random problems went past what their dtype allows, by up to 9 %. Tiles of 160 keys, 16k ragged alone, 625
 //   where 128 gave 612: pages would need a second row id a lane.
-// Cycles of 16k ragged under ncu, millions, 5.40 as it was: 5.55 where a row's limit (its base, 2^8, an eighth of what
-//   the lane has summed) is all that its logits are held against, so that no shuffle and no new base stand in front
-//   of the exponentials (all random problems right); with it an eighth or a quarter of exp2 as polynomials between
-//   the others 5.56, 5.80; both full barriers tested at once 5.54; no turns 5.60. A tile's 62 maxima take 340 cycles
-//   and its 64 exponentials 870, whatever else there is. FlashAttention 3 takes 4.90 (chunk 1.19, here 1.29).
-// One body for masked and whole tiles 5.43; results by one rolled loop over a lane's two rows as well 5.47 (chunk 1.32
-//   in place of 1.29), not taken.
+// Cycles of 16k ragged under ncu, millions (chunk in brackets), 5.40 (1.29) as it was; FlashAttention 3: 4.90 (1.19).
+//   The same or slower: a row's limit (its base, 2^8, an eighth of what the lane has summed) in place of maxima, 5.55;
+//   with it an eighth or a quarter of exp2 as polynomials 5.56, 5.80; both full barriers tested at once in front of a
+//   turn 5.54; no turns 5.60; results by one rolled loop over a lane's two rows 5.47 (1.32).
+//   5.34  uniform registers: in a kernel with a loop that lanes leave one by one (the polls of AppendOutput::join), or a
+//         branch that one lane may take (the trap that held the wait for O), the assembler keeps neither the ring nor
+//         descriptors in uniform registers: 50 of a tile's 560 instructions, and its branches wait for all lanes
+//   5.31  both stages of the next tile looked for while products are issued; 5.26 without fences, which pages need
+//   5.09  ... and looked for among exponentials: 27 instructions beside products that are being issued take 270 cycles
+//         (1.34: the loader was now the limit, its warps never waited); O rescaled always; the wait for O between rows
+//   5.05  (1.23) the loader: its stream in registers, one elected lane a warp for boxes (lane 0: a loop over lanes, 80
+//         cycles a box), each warp whole rows of boxes: 4 boxes of a stage in a row
+//   Slower: half of P V issued behind the maxima 5.81; the turn's end between S and P V 5.10 (1.32, before the loader).
 // One consumer warpgroup, 64 x 128, where no request has more than 64 rows: tree verification of 8 tokens 141 us (read
 //   4.68 TB/s) where 128 x 128 took 153 (4.56); without a tree 140 where it took 139 (4.58), so not measured as better.
 // rope: 284 a row after the other, 332 four rows at once with one sine and cosine for them (different H200s; plain 591 on
 //   both).
-// ncu, 16k ragged, last line of the table, at 1.34 GHz (in use power holds it near 1.48): tensor pipe 76 % busy. A tile takes a
-//   consumer some 2,600 cycles, its products of both consumers 2,048: 315 until S is issued, 540 to issue S and
-//   P V, 140 for S, 1,340 of softmax, 140 to pack. The chain of one warpgroup is the limit, not a pipe.
 #pragma once
 
 #include "templates/append_sm90_consumer.cuh"
@@ -71,8 +75,8 @@ class AppendSm90 {
   static constexpr bool kTransforms =
       Hooks::has_query_transform || Hooks::has_key_transform || Hooks::has_value_transform;
   static constexpr bool kWideLoader = kGroups == 2 && kTransforms;
-  static constexpr int kLoaderRegisters = kWideLoader ? 72 : 56;
-  static constexpr int kConsumerRegisters = kGroups == 3 ? 152 : kWideLoader ? 216 : 224;
+  static constexpr int kLoaderRegisters = kWideLoader ? 88 : 56;
+  static constexpr int kConsumerRegisters = kGroups == 3 ? 152 : kWideLoader ? 208 : 224;
   static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
   static_assert(Spec::kTile.warps == (kGroups + 1) * kWarpgroupWarps, "and one producer");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");

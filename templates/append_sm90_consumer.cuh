@@ -194,6 +194,7 @@ class AppendSm90Consumer {
     score(s, queries, keys);
     accumulate(values);
     end_turn();
+    if constexpr (kChangesEveryLogit<Hooks>) look_ahead();  // registers are short behind their hooks
     wgmma_wait<1>();
     pin_registers(s);
     release(at.keys);
@@ -211,7 +212,7 @@ class AppendSm90Consumer {
     wgmma_wait<0>();
     pin_registers(o_);
     release(at.values);
-    look_ahead();
+    if constexpr (!kChangesEveryLogit<Hooks>) look_ahead();
     if constexpr (Hooks::use_softmax) {
       weigh_row(s, 1, state_[1], rescale[1], to_log2);
       multiply_o(rescale);

@@ -12,7 +12,7 @@
 // on q, k and v wait, which change a tile in place before it is passed on.
 #pragma once
 
-#include "templates/append_sm90_smem.cuh"
+#include "templates/append_sm90_streams.cuh"
 
 namespace heddle {
 
@@ -28,106 +28,52 @@ class AppendSm90Loader {
   static constexpr int kLanes = KTile::kBlockChunks;  // of V's as well
   static constexpr int kStep = kWarpSize / kLanes;
   static constexpr int kStride = kWarpgroupWarps * kStep;
-  static constexpr int kFirstHead = -1;  // of the next item
   static constexpr int kBoxRows = Spec::kBoxRows;
   static constexpr int kBoxBytes = kBoxRows * KTile::kRowBytes;
   static constexpr bool kBoxesOfQ = Spec::kQBoxTokens > 0 && !Hooks::has_query_transform;
   static_assert(kBoxRows % kStride == 0, "every warp looks up a row of each box");
-  static_assert(kBoxRows == 0 || Smem::kStageBytes / max_of(kBoxBytes, 1) <= kWarpgroupSize, "a lane a box");
   static_assert(Spec::kTile.rows % kStride == 0 && Spec::kTile.kv % kStride == 0, "a warp copies whole steps");
   static_assert(Spec::kTile.kv <= kWarpgroupSize, "one lane looks up one row");
 
  public:
   HEDDLE_DEVICE AppendSm90Loader(const AttentionParams& params, const Hooks& hooks, const TensorMaps& maps, Smem& smem)
-      : p_(params), hooks_(hooks), maps_(maps), smem_(smem), warp_(uniform(thread() / kWarpSize)) {}
+      : p_(params),
+        hooks_(hooks),
+        maps_(maps),
+        smem_(smem),
+        streams_(params, smem),
+        warp_(uniform(producer_thread() / kWarpSize)) {}
 
   HEDDLE_DEVICE void run() {
-    const WorkList work(p_, Pipeline::append);
-    next_item_ = work.items + work.begin;
-    items_left_ = work.end - work.begin;
-    word_ = lane_index() < kMaskWords ? reinterpret_cast<const uint32_t*>(&work.header->mask)[lane_index()] : 0;
-    fetch_item();
-    while (begin_stream()) {
+    while (streams_.begin()) {
       load_q();
       load_tiles();
-      q_.advance();
-      ++stream_;
+      streams_.end();
     }
-    arrive(&smem_.q_full[q_.stage]);  // for the rows that the end does not have
-    wait_for_copies();                // none outlives its thread
+    arrive(&smem_.q_full[streams_.q_stage()]);  // for the rows that the end does not have
+    wait_for_copies();                          // none outlives its thread
   }
 
  private:
-  // Waits until the stream's places are free and writes its record. False at the end of the work.
-  HEDDLE_DEVICE bool begin_stream() {
-    barrier_wait(&smem_.q_empty[q_.stage], q_.parity ^ 1);
-    record_ = &smem_.record(stream_);
-    if (thread() < kWarpSize) write_record();
-    sync();
-    if (record_->is_end) return false;
-    next_head_ = record_->kv_head + 1;
-    if (next_head_ == record_->item.kv_head_end) {
-      next_head_ = kFirstHead;
-      ++next_item_;
-      --items_left_;
-      fetch_item();
-    }
-    return true;
-  }
-
-  // Items are fetched while the tiles of the one in front are loaded, a word a lane: one register, and no
-  // round trip to memory when a stream begins.
-  HEDDLE_DEVICE void fetch_item() {
-    const int lane = lane_index();
-    if (items_left_ > 0 && lane >= kMaskWords && lane < kRecordWords)
-      word_ = reinterpret_cast<const uint32_t*>(next_item_)[lane - kMaskWords];
-  }
-
-  // The first warp together.
-  HEDDLE_DEVICE void write_record() const {
-    AppendStream& s = *record_;
-    const bool is_end = items_left_ == 0;
-    if (!is_end && lane_index() < kRecordWords) reinterpret_cast<uint32_t*>(&s)[lane_index()] = word_;
-    __syncwarp();
-    if (lane_index() > 0) return;
-    if (!is_end) {
-      s.kv_head = next_head_ == kFirstHead ? s.item.kv_head_begin : next_head_;
-      s.some_see = seen_by_some<Spec::kGroup>(s.mask, s.item);
-      find_full_tiles(s);
-    }
-    s.is_end = is_end;
-    barrier_arrive(&smem_.q_full[q_.stage]);
-  }
-
-  // Sink tiles in front of a gap count as boundaries: there is one, seldom two.
-  static HEDDLE_DEVICE void find_full_tiles(AppendStream& s) {
-    constexpr int kKeys = Spec::kTile.kv;
-    const KeyRange seen = seen_by_all<Spec::kGroup, Hooks>(s.mask, s.item);
-    const int gap = s.item.gap_tiles, first = gap > 0 ? s.item.gap_begin : 0;
-    s.full_begin = max_of((seen.lo + kKeys - 1) / kKeys - gap, first);
-    s.full_end = seen.hi / kKeys - gap;
-  }
-
   // What the loop over a stream's tiles asks of its record, in (uniform) registers: shared memory would be asked anew
   // behind every barrier.
-  struct Stream {
+  struct Tiles {
     TileRange<Spec::kTile.kv> range;
-    KeyRange some_see;
+    WholeTiles whole;  // for some row
     int kv_head;
-    int64_t kv_offset;
 
-    Stream() = default;
-    HEDDLE_DEVICE explicit Stream(const AppendStream& s)
-        : range(s.item), some_see(s.some_see), kv_head(uniform(s.kv_head)), kv_offset(s.item.kv_offset) {
+    Tiles() = default;
+    HEDDLE_DEVICE explicit Tiles(const AppendStream& s) : range(s.item), kv_head(uniform(s.kv_head)) {
       range.begin = uniform(range.begin), range.end = uniform(range.end);
       range.gap_begin = uniform(range.gap_begin), range.gap_tiles = uniform(range.gap_tiles);
-      some_see.lo = uniform(some_see.lo), some_see.hi = uniform(some_see.hi), some_see.sink = uniform(some_see.sink);
+      whole = WholeTiles::of<Spec::kTile.kv>(s.some_see, range.gap_begin, range.gap_tiles);
+      whole.begin = uniform(whole.begin), whole.end = uniform(whole.end);
     }
   };
 
   // Last tile first.
   HEDDLE_DEVICE void load_tiles() {
-    tiles_ = Stream(*record_);
+    tiles_ = Tiles(record());
     const int begin = tiles_.range.begin, last = tiles_.range.end - 1;
     fetch_row_id(last);
     // Once more than there are tiles, for the first one's values.
@@ -152,43 +98,47 @@ class AppendSm90Loader {
 
   HEDDLE_DEVICE void load_q() {
     if (kBoxesOfQ && maps_.q_usable) return copy_q_boxes();
-    copy_rows<QTile, false>(shared_address(smem_.q[q_.stage]), static_cast<const uint16_t*>(p_.q), [&](int row) {
-      const int packed = record_->item.row_begin + row;
-      const int64_t q_row = record_->item.qo_begin + packed / Spec::kGroup;
-      const int head = record_->kv_head * Spec::kGroup + packed % Spec::kGroup;
-      return row < record_->item.num_rows ? q_row * p_.q_row_stride + head * p_.q_head_stride : kNotSeen;
+    uint8_t* tile = smem_.q[streams_.q_stage()];
+    const uint64_t* full = &smem_.q_full[streams_.q_stage()];
+    const auto is_real = [&](int row) { return row < record().item.num_rows; };
+    copy_rows<QTile, false>(shared_address(tile), static_cast<const uint16_t*>(p_.q), [&](int row) {
+      const int packed = record().item.row_begin + row;
+      const int64_t q_row = record().item.qo_begin + packed / Spec::kGroup;
+      const int head = record().kv_head * Spec::kGroup + packed % Spec::kGroup;
+      return is_real(row) ? q_row * p_.q_row_stride + head * p_.q_head_stride : kNotSeen;
     });
     if constexpr (Hooks::has_query_transform) {
       wait_for_copies();
-      sync();
+      producer_sync();
       transform_rows<Spec::kType, QTile, Hooks::query_pair, 2>(
-          smem_.q[q_.stage], Spec::kTile.rows, thread(), kWarpgroupSize, record_->item.num_rows == Spec::kTile.rows,
+          tile, Spec::kTile.rows, producer_thread(), kWarpgroupSize, is_real(Spec::kTile.rows - 1),
           [&](float x, float pair, int dim, int row, int) {
-            return hooks_.query_transform(x, pair, dim, row_of<Spec>(*record_, row).context);
+            return hooks_.query_transform(x, pair, dim, row_of<Spec>(record(), row).context);
           },
-          [&](int row) { return row < record_->item.num_rows; });
-      end_transform(&smem_.q_full[q_.stage]);
+          is_real);
+      end_transform(full);
     } else {
-      arrive_after_copies(&smem_.q_full[q_.stage]);
+      arrive_after_copies(full);
     }
   }
 
   // Rows past the item's end come too, from whatever follows in q: nobody asks what becomes of them.
   HEDDLE_DEVICE void copy_q_boxes() {
-    uint64_t* full = &smem_.q_full[q_.stage];
-    const int block = thread();
+    uint64_t* full = &smem_.q_full[streams_.q_stage()];
+    const int block = producer_thread();
     arrive(full, block == 0 ? QTile::kBytes : 0);
     if (block < QTile::kBlocks)
-      copy_box(shared_address(smem_.q[q_.stage]) + block * QTile::kBlockBytes, maps_.q, full,
-               block * QTile::kBlockColumns, record_->kv_head * Spec::kGroup,
-               record_->item.qo_begin + record_->item.row_begin / Spec::kGroup);
+      copy_box(shared_address(smem_.q[streams_.q_stage()]) + block * QTile::kBlockBytes, maps_.q, full,
+               block * QTile::kBlockColumns, record().kv_head * Spec::kGroup,
+               record().item.qo_begin + record().item.row_begin / Spec::kGroup);
   }
 
   HEDDLE_DEVICE void load_keys(int t) {
     const int start = tiles_.range.start(t);
-    if (!Hooks::has_key_transform && in_boxes(start)) return copy_boxes<KTile>(maps_.k, key_id_, start);
-    gather<KTile, kBoxRows == 0 || Hooks::has_key_transform>(static_cast<const uint16_t*>(p_.k) + tiles_.kv_head * p_.k_head_stride, start, [&](int row) {
-      return Address::k_offset(p_, tiles_.kv_offset, key_id_, start + row);
+    if (!Hooks::has_key_transform && in_boxes(t)) return copy_boxes<KTile>(maps_.k, key_id_, start);
+    const uint16_t* keys = static_cast<const uint16_t*>(p_.k) + tiles_.kv_head * p_.k_head_stride;
+    gather<KTile, kBoxRows == 0 || Hooks::has_key_transform>(keys, start, [&](int row) {
+      return Address::k_offset(p_, record().item.kv_offset, key_id_, start + row);
     });
     if constexpr (Hooks::has_key_transform) {
       cp_async_commit();
@@ -216,9 +166,10 @@ class AppendSm90Loader {
 
   HEDDLE_DEVICE void load_values(int t, int row_id) {
     const int start = tiles_.range.start(t);
-    if (!Hooks::has_value_transform && in_boxes(start)) return copy_boxes<VTile>(maps_.v, row_id, start);
-    gather<VTile, kBoxRows == 0 || Hooks::has_value_transform>(static_cast<const uint16_t*>(p_.v) + tiles_.kv_head * p_.v_head_stride, start, [&](int row) {
-      return Address::v_offset(p_, tiles_.kv_offset, row_id, start + row);
+    if (!Hooks::has_value_transform && in_boxes(t)) return copy_boxes<VTile>(maps_.v, row_id, start);
+    const uint16_t* values = static_cast<const uint16_t*>(p_.v) + tiles_.kv_head * p_.v_head_stride;
+    gather<VTile, kBoxRows == 0 || Hooks::has_value_transform>(values, start, [&](int row) {
+      return Address::v_offset(p_, record().item.kv_offset, row_id, start + row);
     });
     if constexpr (Hooks::has_value_transform) {
       wait_for_copies();
@@ -230,9 +181,9 @@ class AppendSm90Loader {
   }
 
   HEDDLE_DEVICE bool all_seen(int start) const {
-    return tiles_.some_see.contains_all(start, start + Spec::kTile.kv);
+    return record().some_see.contains_all(start, start + Spec::kTile.kv);
   }
-  HEDDLE_DEVICE bool in_boxes(int start) const { return kBoxRows > 0 && maps_.kv_usable && all_seen(start); }
+  HEDDLE_DEVICE bool in_boxes(int t) const { return kBoxRows > 0 && maps_.kv_usable && tiles_.whole.contain(t); }
 
   HEDDLE_DEVICE void wait_until_empty() const { barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1); }
 
@@ -248,50 +199,56 @@ class AppendSm90Loader {
     } else {
       wait_until_empty();
       copy_rows<Tile, false>(
-          tile, base, [&](int row) { return tiles_.some_see.contains(start + row) ? offset_of(row) : kNotSeen; });
+          tile, base, [&](int row) { return record().some_see.contains(start + row) ? offset_of(row) : kNotSeen; });
     }
   }
 
-  // A tile through the copy engine, the boxes in turn by each of the warps. Page ids lie with the lanes
-  // that look up rows of the boxes.
+  // A tile through the copy engine: the warps take its boxes' rows in turn, in all blocks of columns. Page ids lie with
+  // the lanes that look up those rows.
   template <class Tile>
   HEDDLE_DEVICE void copy_boxes(const TensorMaps::Map& map, int row_id, int start) {
-    constexpr int kBoxes = Tile::kBytes / max_of(kBoxBytes, 1);
-    constexpr int kMost = (kBoxes + kWarpgroupWarps - 1) / kWarpgroupWarps;  // of a warp
-    const auto row_of_box = [&](uint32_t i) -> int { return (i * kWarpgroupWarps + warp_) / Tile::kBlocks * kBoxRows; };
+    constexpr int kBoxes = Tile::kRows / max_of(kBoxRows, 1);                // of a block of columns
+    constexpr int kMost = (kBoxes + kWarpgroupWarps - 1) / kWarpgroupWarps;  // of those, a warp's
+    constexpr bool kSame = kBoxes % kWarpgroupWarps == 0;                    // as many for every warp
     int pages[kMost];
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) pages[i] = __shfl_sync(kFullMask, row_id, row_of_box(i) / kStride * kStep);
+    for (int i = 0; i < kMost; ++i) pages[i] = __shfl_sync(kFullMask, row_id, box_row(i) / kStride * kStep);
     const uint64_t* full = &smem_.full[ring_.stage];
     const uint32_t tile = shared_address(smem_.stage[ring_.stage]);
     wait_until_empty();
     if (is_elected()) {
-      expect_and_arrive(full, (kBoxes + kWarpgroupWarps - 1 - warp_) / kWarpgroupWarps * kBoxBytes);
+      const int own = kSame ? kMost : (kBoxes + kWarpgroupWarps - 1 - warp_) / kWarpgroupWarps;
+      expect_and_arrive(full, own * Tile::kBlocks * kBoxBytes);
 #pragma unroll
       for (int i = 0; i < kMost; ++i) {
-        const uint32_t box = i * kWarpgroupWarps + warp_;
-        const int block = box % Tile::kBlocks, row = row_of_box(i);
-        const uint32_t to = tile + block * Tile::kBlockBytes + row * Tile::kRowBytes;
-        if (kBoxes % kWarpgroupWarps != 0 && box >= kBoxes) break;
-        if constexpr (Spec::kPageSize == 0)
-          copy_box(to, map, full, block * Tile::kBlockColumns, tiles_.kv_head,
-                   static_cast<int>(tiles_.kv_offset) + start + row);
-        else
-          copy_box(to, map, full, block * Tile::kBlockColumns, tiles_.kv_head, (start + row) % Spec::kPageSize, pages[i]);
+        if (!kSame && i >= own) break;
+        const int row = box_row(i);
+#pragma unroll
+        for (int block = 0; block < Tile::kBlocks; ++block) {
+          const uint32_t to = tile + block * Tile::kBlockBytes + row * Tile::kRowBytes;
+          if constexpr (Spec::kPageSize == 0)
+            copy_box(to, map, full, block * Tile::kBlockColumns, tiles_.kv_head,
+                     static_cast<int>(record().item.kv_offset) + start + row);
+          else
+            copy_box(to, map, full, block * Tile::kBlockColumns, tiles_.kv_head, (start + row) % Spec::kPageSize,
+                     pages[i]);
+        }
       }
     }
     ring_.advance();
   }
+  // First row of this warp's i-th boxes.
+  HEDDLE_DEVICE int box_row(int i) const { return (i * kWarpgroupWarps + warp_) * kBoxRows; }
 
   // A tile of which this thread's copies have landed, as a hook wants it, and on to the consumers.
   template <class Tile, bool kIsV>
   HEDDLE_DEVICE void transform_tile(int stage, int start) const {
-    const HookContext context = {record_->item.request, record_->kv_head * Spec::kGroup, record_->kv_head, -1, -1, -1,
-                                 record_->item.qo_len, record_->item.kv_len};
+    const HookContext context = {record().item.request, record().kv_head * Spec::kGroup, record().kv_head, -1, -1, -1,
+                                 record().item.qo_len, record().item.kv_len};
     const LandedKeys keys{Spec::kTile.kv, start, all_seen(start),
-                          [&](int row) { return tiles_.some_see.contains(start + row); }};
-    sync();
-    transform_keys<Spec, kIsV, 4, Tile>(smem_.stage[stage], keys, thread(), kWarpgroupSize, context, hooks_);
+                          [&](int row) { return record().some_see.contains(start + row); }};
+    producer_sync();
+    transform_keys<Spec, kIsV, 4, Tile>(smem_.stage[stage], keys, producer_thread(), kWarpgroupSize, context, hooks_);
     end_transform(&smem_.full[stage]);
   }
 
@@ -321,7 +278,7 @@ class AppendSm90Loader {
 
   // The row that this lane looks up, of the `pass`-th kWarpSize rows that its warp copies.
   HEDDLE_DEVICE int looked_up_row(int pass) const {
-    const int lane = thread() % kWarpSize, warp = thread() / kWarpSize;
+    const int lane = producer_thread() % kWarpSize, warp = producer_thread() / kWarpSize;
     return (pass * kLanes + lane / kStep) * kStride + warp * kStep + lane % kStep;
   }
 
@@ -329,14 +286,14 @@ class AppendSm90Loader {
   HEDDLE_DEVICE void fetch_row_id(int t) {
     if (Spec::kPageSize == 0 || t < tiles_.range.begin) return;
     const int kv_pos = tiles_.range.start(t) + looked_up_row(0);
-    next_id_ = Address::row_id(p_, tiles_.kv_offset, kv_pos, tiles_.some_see.contains(kv_pos));
+    next_id_ = Address::row_id(p_, record().item.kv_offset, kv_pos, record().some_see.contains(kv_pos));
   }
 
   // `offset_of(row)`: where the row lies, in elements, or, where not all are seen, kNotSeen.
   template <class Tile, bool kAllSeen, class OffsetOf>
   HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const OffsetOf& offset_of) const {
     constexpr int kTurns = Tile::kRows / kStride;
-    const int lane = thread() % kWarpSize, warp = thread() / kWarpSize;
+    const int lane = producer_thread() % kWarpSize, warp = producer_thread() / kWarpSize;
     const int row = lane / kLanes, chunk = lane % kLanes;
     const uint32_t to = tile + Tile::chunk_offset(warp * kStep + row, 0, chunk);
     base += chunk * kChunkElements;
@@ -354,22 +311,16 @@ class AppendSm90Loader {
     }
   }
 
-  static HEDDLE_DEVICE int thread() { return threadIdx.x % kWarpgroupSize; }
-  HEDDLE_DEVICE void sync() const { named_barrier_sync(kProducerBarrier, kWarpgroupSize); }
+  HEDDLE_DEVICE const AppendStream& record() const { return streams_.record(); }
 
   const AttentionParams& p_;
   const Hooks& hooks_;
   const TensorMaps& maps_;
   Smem& smem_;
-  const uint32_t warp_;  // of the producer
-  AppendStream* record_ = nullptr;
-  Stream tiles_;
+  AppendSm90Streams<Spec, Hooks> streams_;
+  const int warp_;  // of the producer
+  Tiles tiles_;
   RingPlace<Smem::kStages> ring_;
-  RingPlace<Smem::kQBuffers> q_;
-  int stream_ = 0;
-  const WorkItem* next_item_ = nullptr;
-  uint32_t word_ = 0;  // this lane's of the next record
-  int items_left_ = 0, next_head_ = kFirstHead;
   int next_id_ = 0, key_id_ = 0, value_id_ = 0;
   LandingKeys landing_ = {};
 };
