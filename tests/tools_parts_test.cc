@@ -92,10 +92,13 @@ TEST_CASE("workload: keys that requests share are counted once", "[tools]") {
 
 TEST_CASE("workload: the built-in list is whole", "[tools]") {
   const auto workloads = read_workloads(embedded_text("tools/workloads.json"), "workloads.json");
-  CHECK(workloads.size() == 45 + 6 + 4 + 20 + 5);
+  CHECK(workloads.size() == 45 + 6 + 4 + 11 + 17 + 20 + 5);
   CHECK(workloads.at(5).name == "decode_b64_4k");
   CHECK(workloads.at(5).layers() == 2);
   CHECK(workloads.at(0).layers() == 24);
+  const auto is_portable = [](const Workload& w) { return w.portable; };
+  CHECK(std::count_if(workloads.begin(), workloads.end(), is_portable) == 1);
+  CHECK(std::find_if(workloads.begin(), workloads.end(), is_portable)->name == "append_4x4k_portable");
 }
 
 TEST_CASE("workload: a mistake names the workload and the key", "[tools]") {
@@ -109,6 +112,7 @@ TEST_CASE("workload: a mistake names the workload and the key", "[tools]") {
   CHECK_THROWS_WITH(read_workloads("[]", "w.json"), contains("w.json has no list"));
   const std::string shape = R"("qo": [1], "kv": [1], "heads": [2, 1, 8], "page": 1, )";
   CHECK_THROWS_WITH(only_workload(shape + R"("dtype": "f32")"), contains("bf16 or f16"));
+  CHECK_THROWS_WITH(only_workload(shape + R"("portable": 1)"), contains("has 1 as \"portable\""));
   CHECK_THROWS_WITH(only_workload(shape + R"("params": {"cap": 3})"), contains("without"));
   CHECK_THROWS_WITH(only_workload(shape + R"("variant": "causal", "soft_cap": 3)"),
                     contains("both \"variant\" and \"soft_cap\""));

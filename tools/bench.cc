@@ -230,7 +230,7 @@ int bench(const Arguments& arguments) {
       "--only or --workloads with them runs both.");
   options.text(wanted.file, "--workloads",
                "JSON list of workloads; the built-in ones where left out");
-  options.text(wanted.only, "--only", "run those whose names start with this; several with commas. Of tables: shared, tree, variants, sparse");
+  options.text(wanted.only, "--only", "run those whose names start with this; several with commas. Of tables: shared, tree, append, lengths, variants, sparse");
   options.flag(wanted.growth, "--growth",
                "decode over batch 1 to 1024 and over 128 to 1M keys, beside a smooth line");
   options.number(wanted.growth_keys, "--growth-keys",

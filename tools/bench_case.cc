@@ -27,7 +27,8 @@ AttentionConfig config_of(const Workload& w, const std::string& variant) {
           .page_size = w.page_size,
           .max_qo_len = *std::max_element(w.qo_lens.begin(), w.qo_lens.end()),
           .batch_invariant = w.batch_invariant,
-          .share_prefixes = w.share_prefixes};
+          .share_prefixes = w.share_prefixes,
+          .portable = w.portable};
 }
 
 BenchCase::BenchCase(Engine& engine, RandomBlocks& blocks, const Workload& w)

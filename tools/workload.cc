@@ -107,7 +107,7 @@ bool Workload::is_plain_decode() const {
 bool Workload::has_shape_of(const Workload& other) const {
   const auto shape = [](const Workload& w) {
     return std::tuple(w.kind, w.qo_lens, w.kv_lens, w.heads.num_qo_heads, w.heads.num_kv_heads,
-                      w.heads.head_dim, w.heads.vo_dim(), w.page_size, w.dtype, w.batch_invariant);
+                      w.heads.head_dim, w.heads.vo_dim(), w.page_size, w.dtype, w.batch_invariant, w.portable);
   };
   return shape(*this) == shape(other);
 }
@@ -145,7 +145,7 @@ void check_keys(const nlohmann::json& entry, const std::string& where) {
   static const std::vector<std::string> known = {
       "name",   "kind",     "qo",          "kv",      "heads",  "page",            "dtype",
       "causal", "soft_cap", "window_left", "variant", "params", "batch_invariant", "compose",
-      "beside", "shared",   "pool",        "share_prefixes"};
+      "beside", "shared",   "pool",        "share_prefixes", "portable"};
   for (const auto& [key, value] : entry.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     fail(ErrorKind::invalid_argument, "{} has an unknown key \"{}\"; {}.", where, key,
@@ -217,6 +217,7 @@ Workload read_workload(const nlohmann::json& entry, const std::string& file) {
   w.page_size = field<int>(entry, "page", where);
   w.dtype = read_dtype(entry, where);
   w.batch_invariant = field_or(entry, "batch_invariant", false, where);
+  w.portable = field_or(entry, "portable", false, where);
   w.beside = field_or(entry, "beside", std::string(), where);
   read_rule(entry, where, w);
   read_pages(entry, where, w);

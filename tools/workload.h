@@ -34,6 +34,7 @@ struct Workload {
   ParamValues params;    // of `variant`
   MaskBounds mask;       // what rows see, as the keys above come to; settle_variant() knows more
   bool batch_invariant = false;
+  bool portable = false;            // AttentionConfig's: no wgmma
   bool share_prefixes = false;      // AttentionConfig's; `shared` says what there is to share
   std::vector<SharedLevel> shared;  // from the first key on, each level's groups within those in front
   int pool_keys = 0;                // paged: requests draw their pages from so many keys; 0: each has its own
