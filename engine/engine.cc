@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <future>
+#include <vector>
 
 #include "engine/load_kernel.h"
 #include "planner/cost_table.h"
@@ -38,33 +41,52 @@ namespace {
 constexpr int kHostCtas = 6;
 constexpr TileConfig kHostTiles[kNumPipelines] = {{16, 64, 1, 1, 1, 0}, {64, 64, 1, 1, 1, 0}};
 
-LoadedKernel load(EngineState& engine, const AttentionState& a, Pipeline pipeline) {
+struct WantedKernel {
+  std::string_view name;
+  LoadedKernel* to;
+  std::function<KernelBuild()> build;
+  std::future<KernelBuild> started;
+};
+
+std::vector<WantedKernel> wanted_kernels(EngineState& engine, AttentionState& a) {
   const DeviceLimits limits{engine.device->num_sms(), engine.device->max_shared_per_block(), engine.device->shared_per_sm(),
                             engine.info.arch == "sm_90a"};
-  return load_kernel(engine, name_of(pipeline), [&] {
-    return build_kernel(engine.cache, engine.nvrtc_compiler(), pipeline, a.variant, a.defaults, a.config,
-                        engine.info.arch, limits);
-  });
+  std::vector<WantedKernel> wanted;
+  for (Pipeline pipeline : launch_set(a.config))
+    wanted.push_back({name_of(pipeline), &a.gpu[static_cast<int>(pipeline)], [&engine, &a, pipeline, limits] {
+                        return build_kernel(engine.cache, engine.nvrtc_compiler(), pipeline, a.variant, a.defaults,
+                                            a.config, engine.info.arch, limits);
+                      }});
+  if (a.config.append_kv != AppendKv::none)
+    wanted.push_back({"append_kv", &a.append_kv, [&engine, &a] {
+                        return build_append_kv(engine.cache, engine.nvrtc_compiler(), a.variant, a.defaults, a.config,
+                                               engine.info.arch);
+                      }});
+  return wanted;
 }
 
-void load_kernels(EngineState& engine, AttentionState& a) {
-  if (engine.on_gpu()) engine.device->make_current();
+// Compiled side by side: an Attention that the cache does not have takes as long as the slowest of its kernels, not as
+// all of them.
+void load_on_gpu(EngineState& engine, AttentionState& a) {
+  engine.device->make_current();
+  std::vector<WantedKernel> wanted = wanted_kernels(engine, a);
+  for (std::size_t i = 1; i < wanted.size(); ++i) wanted[i].started = std::async(wanted[i].build);
+  for (WantedKernel& kernel : wanted)
+    *kernel.to = load_kernel(engine, kernel.name,
+                             [&] { return kernel.started.valid() ? kernel.started.get() : kernel.build(); });
   for (Pipeline pipeline : launch_set(a.config)) {
     const int i = static_cast<int>(pipeline);
-    if (!engine.on_gpu()) {
-      a.plan.pipeline[i] = pipeline_shape(pipeline, kHostTiles[i], kHostCtas, head_dims(a.config));
-      continue;
-    }
-    a.gpu[i] = load(engine, a, pipeline);
-    const int ctas = a.gpu[i].loaded->ctas_per_sm;
-    a.plan.pipeline[i] =
-        pipeline_shape(pipeline, a.gpu[i].tile, engine.device->num_sms() * std::min(ctas, a.gpu[i].tile.ctas_per_sm), head_dims(a.config));
+    const TileConfig& tile = a.gpu[i].tile;
+    const int ctas = engine.device->num_sms() * std::min(a.gpu[i].loaded->ctas_per_sm, tile.ctas_per_sm);
+    a.plan.pipeline[i] = pipeline_shape(pipeline, tile, ctas, head_dims(a.config));
   }
-  if (engine.on_gpu() && a.config.append_kv != AppendKv::none)
-    a.append_kv = load_kernel(engine, "append_kv", [&] {
-      return build_append_kv(engine.cache, engine.nvrtc_compiler(), a.variant, a.defaults, a.config, engine.info.arch);
-    });
-  if (engine.on_gpu()) return;
+}
+
+void load_on_cpu(EngineState& engine, AttentionState& a) {
+  for (Pipeline pipeline : launch_set(a.config)) {
+    const int i = static_cast<int>(pipeline);
+    a.plan.pipeline[i] = pipeline_shape(pipeline, kHostTiles[i], kHostCtas, head_dims(a.config));
+  }
   const auto begin = std::chrono::steady_clock::now();
   a.host = host_kernel(engine.cache, a.variant, a.defaults);
   a.host.info.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
@@ -128,7 +150,10 @@ Attention Engine::attention(const AttentionConfig& config) {
                  .max_decode_rows = decode_rows(config),
                  .batch_invariant = config.batch_invariant, .share_prefixes = config.share_prefixes,
                  .sharing_cost = state_->on_gpu() ? kSharingCost : 0};
-  detail::load_kernels(*state_, *state);
+  if (state_->on_gpu())
+    detail::load_on_gpu(*state_, *state);
+  else
+    detail::load_on_cpu(*state_, *state);
   Attention attention;
   attention.state_ = std::move(state);
   return attention;

@@ -183,3 +183,32 @@ TEST_CASE("a kernel is loaded once for all Attentions that have it, and unloaded
           expect(count("cuModuleLoadData") == 3, "loaded again");
         }) == 0);
 }
+
+TEST_CASE("kernels of one Attention are compiled side by side, and one that cannot be is its error", "[engine][cache]") {
+  CHECK(with_mock_engine("short", [](Engine& engine) {
+          AttentionConfig config{.variant = "causal", .num_qo_heads = 4, .num_kv_heads = 2, .head_dim = 64, .append_kv = AppendKv::copy};
+          const auto origins = [&] {
+            std::string text;
+            const Attention attention = engine.attention(config);
+            for (const KernelInfo& kernel : attention.kernels()) text += kernel.kernel + " " + kernel.origin + " ";
+            return text;
+          };
+          expect(origins() == "decode compiled append compiled append_kv compiled ", "three kernels, each compiled");
+          expect(origins() == "decode memory append memory append_kv memory ", "all from memory");
+          engine.register_variant(Variant::from_json(
+              R"({"name": "broken", "hooks": {"logits_transform": "return no_such_word;"}})", "broken.json", engine.variants()));
+          config.variant = "broken";
+          for (int i = 0; i < 2; ++i) {
+            std::string why = "nothing";
+            try {
+              engine.attention(config);
+            } catch (const Error& error) {
+              why = error.what();
+            }
+            expect_in(why, "broken.json");
+            expect_in(why, "no_such_word");
+          }
+          config.variant = "softmax";
+          expect(origins() == "decode compiled append compiled append_kv memory ", "others go on");
+        }) == 0);
+}
