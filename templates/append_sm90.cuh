@@ -25,6 +25,8 @@
 //                                                            four warps, copies awaited by barriers alone
 //   610   626   596    614    568   449    399  620   636    + the planner's price of an item twice what it was, and by
 //                                                            its rows' bytes
+//   633   650   628    626    638   466    418  603   669    + what the cycles below say; on a warm GPU, where FlashAttention
+//                                                            3 gave 654, 623, 658, 724, 654, 437, 472, 639
 // The same within 2 %: where a turn ends (after issuing P V, once S stands, before the last step of P V);
 //   weights packed before or after the wait for O; streams one after the other in place of overlapped.
 // Slower: a quarter or an eighth of exp2 as polynomials on the FMA pipe (16k 580 / 559, 4x4k 410 / 426);
@@ -51,8 +53,9 @@
 //   5.31  both stages of the next tile looked for while products are issued; 5.26 without fences, which pages need
 //   5.09  ... and looked for among exponentials: 27 instructions beside products that are being issued take 270 cycles
 //         (1.34: the loader was now the limit, its warps never waited); O rescaled always; the wait for O between rows
-//   5.05  (1.23) the loader: its stream in registers, one elected lane a warp for boxes (lane 0: a loop over lanes, 80
-//         cycles a box), each warp whole rows of boxes: 4 boxes of a stage in a row
+//   5.05  (1.23) the loader: its stream in registers, one elected lane a warp for its boxes in place of a loop over lanes,
+//         80 cycles a box
+//   Not measured so: the loader as it stands, where a warp's boxes are whole rows (fewer registers: 192 / 128 spilled).
 //   Slower: half of P V issued behind the maxima 5.81; the turn's end between S and P V 5.10 (1.32, before the loader).
 // One consumer warpgroup, 64 x 128, where no request has more than 64 rows: tree verification of 8 tokens 141 us (read
 //   4.68 TB/s) where 128 x 128 took 153 (4.56); without a tree 140 where it took 139 (4.58), so not measured as better.
