@@ -126,7 +126,7 @@ class AppendSm90Loader {
   HEDDLE_DEVICE void copy_q_boxes() {
     uint64_t* full = &smem_.q_full[streams_.q_stage()];
     const int block = producer_thread();
-    arrive(full, block == 0 ? QTile::kBytes : 0);
+    arrive(full, warp_ == 0 ? QTile::kBytes : 0);
     if (block < QTile::kBlocks)
       copy_box(shared_address(smem_.q[streams_.q_stage()]) + block * QTile::kBlockBytes, maps_.q, full,
                block * QTile::kBlockColumns, record().kv_head * Spec::kGroup,
