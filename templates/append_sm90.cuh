@@ -25,8 +25,8 @@
 //                                                            four warps, copies awaited by barriers alone
 //   610   626   596    614    568   449    399  620   636    + the planner's price of an item twice what it was, and by
 //                                                            its rows' bytes
-//   633   650   628    626    638   466    418  603   669    + what the cycles below say; on a warm GPU, where FlashAttention
-//                                                            3 gave 654, 623, 658, 724, 654, 437, 472, 639
+//   633   650   628    626    638   466    418  603   669    + what the cycles below say, right behind all GPU tests;
+//                                                            FlashAttention 3 in that run 654, 623, 658, 724, 654, 437, 472, 639
 // The same within 2 %: where a turn ends (after issuing P V, once S stands, before the last step of P V);
 //   weights packed before or after the wait for O; streams one after the other in place of overlapped.
 // Slower: a quarter or an eighth of exp2 as polynomials on the FMA pipe (16k 580 / 559, 4x4k 410 / 426);
@@ -47,12 +47,15 @@
 //   The same or slower: a row's limit (its base, 2^8, an eighth of what the lane has summed) in place of maxima, 5.55;
 //   with it an eighth or a quarter of exp2 as polynomials 5.56, 5.80; both full barriers tested at once in front of a
 //   turn 5.54; no turns 5.60; results by one rolled loop over a lane's two rows 5.47 (1.32).
-//   5.34  uniform registers: in a kernel with a loop that lanes leave one by one (the polls of AppendOutput::join), or a
-//         branch that one lane may take (the trap that held the wait for O), the assembler keeps neither the ring nor
-//         descriptors in uniform registers: 50 of a tile's 560 instructions, and its branches wait for all lanes
-//   5.31  both stages of the next tile looked for while products are issued; 5.26 without fences, which pages need
-//   5.09  ... and looked for among exponentials: 27 instructions beside products that are being issued take 270 cycles
-//         (1.34: the loader was now the limit, its warps never waited); O rescaled always; the wait for O between rows
+//   5.41  O rescaled always, the wait for O between the two rows' weights; 5.34 with the next K looked for beside products
+//   Uniform registers: in a kernel with a loop that lanes leave one by one (the polls of AppendOutput::join), or a branch
+//         that single lanes may take (the trap on the sums that held the wait for O), the assembler keeps neither the
+//         ring nor descriptors in them: 50 of a tile's 560 instructions, and branches wait for all lanes.
+//   5.34  with them, but the wait for O in front of the softmax (14 % of a consumer's time); 5.31 both stages of the next
+//         tile looked for beside products; 5.26 without fences, which pages need
+//   5.34  the wait for O back between the rows, held by a branch that is the same in all lanes
+//   5.09  both stages looked for among exponentials: those 27 instructions took 270 cycles beside products that were being
+//         issued (chunk 1.34: the loader was the limit, its warps never waited for a stage)
 //   5.05  (1.23) the loader: its stream in registers, one elected lane a warp for its boxes in place of a loop over lanes,
 //         80 cycles a box
 //   Not measured so: the loader as it stands, where a warp's boxes are whole rows (fewer registers: 192 / 128 spilled).
@@ -101,6 +104,7 @@ class AppendSm90 {
     wait_for_predecessor();
     if (!has_work) return;
     __syncthreads();
+    // By the warp: behind a branch of single lanes the assembler has no uniform registers (the ladder).
     if (uniform(threadIdx.x / kWarpgroupSize) >= kGroups) {
       if constexpr (kGroups > 1) give_registers_back<kLoaderRegisters>();
       AppendSm90Loader<Spec, Hooks>(p_, hooks_, maps_, smem_).run();

@@ -68,8 +68,9 @@ class AppendSm90Consumer {
     ring_.advance();
     return stage;
   }
-  // Nothing moves across a branch: an arrival, which nothing waits for, would go down past a softmax, and the wait for
-  // products up in front of one. (No stage is below zero. The condition is the same in all lanes and known early.)
+  // Arrivals and waits stay on their side of a branch: without one an arrival, which nothing waits for, goes down past a
+  // softmax, and the wait for products up in front of it. (No stage is below zero. The condition is the same in all
+  // lanes and known early.)
   static HEDDLE_DEVICE void stay_here(int stage) {
     asm volatile("{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p trap;\n}" ::"r"(stage) : "memory");
   }
@@ -183,7 +184,7 @@ class AppendSm90Consumer {
 
   // --- one tile -------------------------------------------------------------------------------
 
-  // `apply_hooks(s)` on its logits. The wait for P V stands between the two rows' weights: then the copying of one row's
+  // `apply_hooks(s)` on its logits. The wait for P V stands between the two rows' weights: then the packing of one row's
   // and the rescaling of O fill the gaps between the exponentials of the other.
   template <class ApplyHooks>
   HEDDLE_DEVICE void next_tile(const ApplyHooks& apply_hooks) {
@@ -261,7 +262,7 @@ class AppendSm90Consumer {
     }
   }
 
-  // Always: a vote on whether a factor is 1 costs more than these products, which run beside exponentials.
+  // Always: a branch on whether a factor is 1 would keep these products out of the gaps between exponentials.
   HEDDLE_DEVICE void multiply_o(const float (&factor)[2]) {
 #pragma unroll
     for (int block = 0; block < kOutBlocks; ++block)

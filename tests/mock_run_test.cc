@@ -200,12 +200,7 @@ TEST_CASE("kernels of one Attention are compiled side by side, and one that cann
               R"({"name": "broken", "hooks": {"logits_transform": "return no_such_word;"}})", "broken.json", engine.variants()));
           config.variant = "broken";
           for (int i = 0; i < 2; ++i) {
-            std::string why = "nothing";
-            try {
-              engine.attention(config);
-            } catch (const Error& error) {
-              why = error.what();
-            }
+            const std::string why = error_of([&] { engine.attention(config); }).what();
             expect_in(why, "broken.json");
             expect_in(why, "no_such_word");
           }
