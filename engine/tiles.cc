@@ -157,7 +157,13 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, int most_rows, const 
     tiles = {fastest_decode_tile(columns, most_rows, limits), roomy_decode_tile(columns, most_rows, limits)};
   } else {
     if (limits.wgmma) add_sm90_tiles(tiles, most_rows > 0 && most_rows <= kShortRows, dims, limits);
-    if (std::max(columns.qk, columns.vo) <= 128)
+    const int width = std::max(columns.qk, columns.vo);
+    // Twice the keys, so that a tile is worth its fixed cost, where two CTAs an SM remain.
+    if (width <= 64) {
+      const TileConfig wide = append_tile(columns, 128, 128, limits);
+      if (wide.ctas_per_sm == 2) tiles.push_back(wide);
+    }
+    if (width <= 128)
       tiles.insert(tiles.end(), {append_tile(columns, 128, 64, limits), append_tile(columns, 128, 32, limits)});
     else
       tiles.insert(tiles.end(), {append_tile(columns, 64, 32, limits), append_tile(columns, 64, 16, limits)});

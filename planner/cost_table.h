@@ -6,9 +6,9 @@
 namespace heddle {
 
 // Nanoseconds of one CTA beside its fellows on a full device. The tiles' cost is read off whole runs on
-// an H200 (2026-11-29): a decode CTA moves about 17 bytes/ns, an append CTA does about 1.1 TFLOP/s.
-// What an item and a partial state cost is an estimate from the memory round trips in them, not
-// measured alone. Only ratios matter to the balance, so one table serves all GPUs.
+// an H200 (2026-11-29): a decode CTA moves about 17 bytes/ns. What decode's items and a partial state cost is an
+// estimate from the memory round trips in them, not measured alone. Only ratios matter to the balance, so one table
+// serves all GPUs.
 inline CostModel cost_model(Pipeline pipeline, int tile_rows, int tile_kv, int head_dim, bool wgmma = false) {
   if (pipeline == Pipeline::decode)
     return {.per_item = 1000, .per_tile = tile_kv * head_dim * 4 / 17.0, .per_partial = 600};
@@ -19,7 +19,9 @@ inline CostModel cost_model(Pipeline pipeline, int tile_rows, int tile_kv, int h
   // rows: 1500 is 5 to 10 % slower on short prompts, 4500 on chunks; runs differ by as much as 5 %.)
   if (wgmma)
     return {.per_item = 3000.0 * tile_rows * head_dim / (128 * 128), .per_tile = tile_flops / 5000.0, .per_partial = 2000};
-  return {.per_item = 3000, .per_tile = tile_flops / 1100.0, .per_partial = 2000};
+  // mma.sync (2026-11-30, H200): 16k, 4 x 4k and 16 x 1k tokens take as many items as each other, of 128, 33 and 9 tiles
+  // of 128 x 64; their times are those of 2.9 us a tile and 14 us an item within 2 %.
+  return {.per_item = 14000.0 * tile_rows * head_dim / (128 * 128), .per_tile = tile_flops / 1430.0, .per_partial = 2000};
 }
 
 // A shared prefix: a kernel more in front of decode, states through memory, short tails on both. An

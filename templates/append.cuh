@@ -2,25 +2,35 @@
 //
 // The query tile's rows are packed (token, head in group), so a K/V tile is read once a group. Each
 // warp owns kTile.rows / warps rows (one or two m16 fragments) and all keys of a tile; K and V are
-// double-buffered with cp.async by all threads, one CTA barrier a tile. The rows of a tile are
-// looked up one tile ahead, once a row, and their offsets pass through shared memory. Nothing is prefetched across work items: a cursor that runs
-// ahead costs 20 registers, which this kernel does not have.
+// double-buffered with cp.async by all threads, one CTA barrier a tile. The rows of a tile are looked up two tiles
+// ahead, once a row, beside the last products of Q K^T, and their addresses pass through shared memory. Nothing is
+// prefetched across work items.
 //
-// Ladder, TFLOP/s on an H200 (2026-11-29; prefill_1x16k_ragged, bf16, D = 128, 32/8 heads):
-//   200   logits of 32 keys at once, page ids looked up by every copying thread
-//   217   64 keys at once (ncu: tensor pipe 33 %, 1660 instructions a warp and tile, no spills)
-//   273   row offsets computed once a row and passed through shared memory, rows placed only for
-//         masked tiles: 29 % fewer instructions (2.47e9 against 3.49e9); no spills
-//   287   the same with Q K^T fully unrolled, but 4 bytes spill: not used
-// Slower: 256 rows in one CTA of 8 warps 270 to 275, 16 rows a warp 215 (64 rows) and 245 (128 rows).
+// Ladder, TFLOP/s on H200s (bf16, D = 128, 32/8 heads, causal; the first two columns ragged, the last on pages of 16;
+// FlashAttention 2 in torch 2.11 beside the last row: 331 to 343, 327, 268):
+//   16k   4x4k  16x1k
+//   200                logits of 32 keys at once, page ids looked up by every copying thread
+//   217                64 keys at once (ncu: tensor pipe 33 %, 1660 instructions a warp and tile, no spills)
+//   273   202   138    row offsets computed once a row and passed through shared memory, rows placed only for
+//                      masked tiles: 29 % fewer instructions (2.47e9 against 3.49e9); no spills
+//   294   219          all addresses of a thread's copies read before the first copy (each had waited for its own), looked
+//                      up behind Q K^T and not in front of the tile's barrier, four steps of Q K^T unrolled
+//   336   282   204    Q by cp.async in place of loads that were waited for one by one (7 % of 4x4k), two steps unrolled,
+//                      whether a tile is whole asked once
+//   338   281   206    operands of Q K^T a step ahead, four steps unrolled (eight spill on pages)
+// Slower, before the last four rows: 256 rows in one CTA of 8 warps 270 to 275, 16 rows a warp 215 (64 rows) and 245
+// (128 rows).
 //
-// shared memory:  Q rows x D | 2 x (K kv x D, V kv x D) | row offsets 2 x 2 x kv
+// shared memory:  Q rows x D | 2 x (K kv x D, V kv x D) | row addresses 2 x 2 x kv
 #pragma once
 
 #include "templates/append_output.cuh"
 #include "templates/transform.cuh"
 
 namespace heddle {
+
+// A bit that no address has, of a row that is not copied. The rest of that address is one, though nobody reads there.
+inline constexpr uint64_t kNotCopied = uint64_t(1) << 63;
 
 template <class Spec>
 struct AppendSmem {
@@ -32,8 +42,8 @@ struct AppendSmem {
     alignas(128) uint8_t v[Spec::kTile.kv * VTile::kRowBytes];
   };
   Stage stage[2];
-  int64_t row_offset[2][2][Spec::kTile.kv];  // of K, of V; elements
-  int row_id[2 * Spec::kTile.kv];  // page ids of the next tile, each read by the thread that asked
+  uint64_t row_address[2][2][Spec::kTile.kv];  // of K, of V; with kNotCopied where no row of the tile sees the key
+  int row_id[2 * Spec::kTile.kv];  // page ids of a later tile, each read by the thread that asked
   // What is being worked on. It is uniform and rarely read, so it stays out of the registers.
   MaskBounds mask;
   WorkItem item;
@@ -50,14 +60,14 @@ class Append {
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kBlocks = kTileKv / 8;
   static constexpr int kFragments = Spec::kTile.rows / Spec::kTile.warps / 16;
-  // Two fragments of 128 columns leave no register to load operands ahead (full unrolling gains 5 %
-  // on an H200, but spills).
-  static constexpr int kScoreUnroll = kFragments == 2 && QkTile::kColumns >= 128 ? 1 : kSteps;
+  // As many steps of Q K^T at once as there are registers for: with more, ptxas spills. Never a part of them, whose
+  // operands would have no register of their own.
+  static constexpr int kStepsAtOnce = 256 / kTileKv;
+  static constexpr int kScoreUnroll = kFragments == 2 && kSteps % kStepsAtOnce == 0 ? kStepsAtOnce : kSteps;
   static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
   using Type = Element<Spec::kType>;
   using Address = KvAddress<Spec::kPageSize>;
   static_assert(kFragments * 16 * Spec::kTile.warps == Spec::kTile.rows, "rows are whole fragments");
-  static_assert(2 * kTileKv <= kThreads, "one thread looks up one row");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
  public:
@@ -92,69 +102,87 @@ class Append {
 
   // --- loading ------------------------------------------------------------------------------
 
-  // Half of the threads look up where K rows lie, half where V rows do: thread `row` of its half.
-  static HEDDLE_DEVICE bool looks_up_keys() { return threadIdx.x < kTileKv; }
+  // Lookup `i` is of K's row i of a tile, or of V's row i - kv. Thread t has those that are t modulo the threads.
+  static constexpr int kLookups = 2 * kTileKv;
+  HEDDLE_DEVICE int looked_up_key(int t, int i) const { return tile_start<kTileKv>(smem_.item, t) + i % kTileKv; }
 
-  // Page id of this thread's row of tile t. Keys that no row of the query tile sees are not read at all.
-  HEDDLE_DEVICE void fetch_row_id(int t) {
+  // Page ids of this thread's rows of tile t. Keys that no row of the query tile sees are not read at all.
+  HEDDLE_DEVICE void fetch_row_ids(int t) {
     if (Spec::kPageSize == 0 || t >= smem_.item.tile_end) return;
-    if (threadIdx.x >= 2 * kTileKv) return;
-    const int kv_pos = tile_start<kTileKv>(smem_.item, t) + threadIdx.x % kTileKv;
-    if (smem_.some_see.contains(kv_pos))
-      cp_async_4(shared_address(&smem_.row_id[threadIdx.x]),
-                 p_.kv_indices + smem_.item.kv_offset + kv_pos / max_of(Spec::kPageSize, 1));
-  }
-  HEDDLE_DEVICE void publish_row_offset(int t) {
-    if (threadIdx.x >= 2 * kTileKv || t >= smem_.item.tile_end) return;
-    const int row = threadIdx.x % kTileKv;
-    const int kv_pos = tile_start<kTileKv>(smem_.item, t) + row;
-    const int row_id = Spec::kPageSize == 0 ? 0 : smem_.row_id[threadIdx.x];
-    int64_t offset;
-    if (looks_up_keys())
-      offset = Address::k_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.k_head_stride;
-    else
-      offset = Address::v_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.v_head_stride;
-    smem_.row_offset[t & 1][!looks_up_keys()][row] = smem_.some_see.contains(kv_pos) ? offset : kNotSeen;
-  }
-
-  // Starts the copy of tile t, whose row offsets must be visible. Always one group.
-  HEDDLE_DEVICE void load_tile(int t) {
-    if (t < smem_.item.tile_end) {
-      auto& stage = smem_.stage[t & 1];
-      copy_rows<QkTile>(shared_address(stage.k), static_cast<const uint16_t*>(p_.k), smem_.row_offset[t & 1][0]);
-      copy_rows<VTile>(shared_address(stage.v), static_cast<const uint16_t*>(p_.v), smem_.row_offset[t & 1][1]);
+#pragma unroll
+    for (int i = threadIdx.x; i < kLookups; i += kThreads) {
+      const int kv_pos = looked_up_key(t, i);
+      if (smem_.some_see.contains(kv_pos))
+        cp_async_4(shared_address(&smem_.row_id[i]),
+                   p_.kv_indices + smem_.item.kv_offset + kv_pos / max_of(Spec::kPageSize, 1));
     }
-    cp_async_commit();
+  }
+  HEDDLE_DEVICE void publish_row_addresses(int t) {
+    if (t >= smem_.item.tile_end) return;
+#pragma unroll
+    for (int i = threadIdx.x; i < kLookups; i += kThreads) {
+      const int kv_pos = looked_up_key(t, i), row_id = Spec::kPageSize == 0 ? 0 : smem_.row_id[i];
+      uint64_t address;
+      if (i < kTileKv)
+        address = reinterpret_cast<uint64_t>(p_.k) +
+                  (Address::k_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.k_head_stride) * 2;
+      else
+        address = reinterpret_cast<uint64_t>(p_.v) +
+                  (Address::v_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.v_head_stride) * 2;
+      if (!smem_.some_see.contains(kv_pos)) address = reinterpret_cast<uint64_t>(p_.k) | kNotCopied;
+      smem_.row_address[t & 1][i / kTileKv][i % kTileKv] = address;
+    }
   }
 
+  // Starts the copy of tile t, whose row addresses must be visible.
+  HEDDLE_DEVICE void load_tile(int t) {
+    if (t >= smem_.item.tile_end) return;
+    auto& stage = smem_.stage[t & 1];
+    copy_rows<QkTile>(shared_address(stage.k), smem_.row_address[t & 1][0]);
+    copy_rows<VTile>(shared_address(stage.v), smem_.row_address[t & 1][1]);
+  }
+
+  // Addresses first, all of them: one after the other each copy would wait for its own.
   template <class Tile>
-  HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const int64_t (&offsets)[kTileKv]) const {
+  HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint64_t (&addresses)[kTileKv]) const {
     constexpr int kRowStep = kThreads / Tile::kChunks;
     // Where a thread's rows are a multiple of 8 apart they share one chunk and one swizzle.
     if constexpr (kThreads % Tile::kChunks == 0 && kRowStep % 8 == 0 && kTileKv % kRowStep == 0) {
       const int row = threadIdx.x / Tile::kChunks, chunk = threadIdx.x % Tile::kChunks;
       const uint32_t to = tile + Tile::chunk_offset(row, chunk);
+      constexpr int kRows = kTileKv / kRowStep;
+      uint64_t from[kRows];
 #pragma unroll
-      for (int i = 0; i < kTileKv / kRowStep; ++i)
-        copy_chunk<Tile>(to + i * kRowStep * Tile::kRowBytes, base, chunk, offsets[row + i * kRowStep]);
+      for (int i = 0; i < kRows; ++i) from[i] = addresses[row + i * kRowStep];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        copy_chunk<Tile>(to + i * kRowStep * Tile::kRowBytes, chunk, from[i]);
     } else {
 #pragma unroll
       for (int i = 0; i < (kTileKv * Tile::kChunks + kThreads - 1) / kThreads; ++i) {
         const int index = i * kThreads + threadIdx.x;
         const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
         if (kTileKv * Tile::kChunks % kThreads != 0 && row >= kTileKv) continue;
-        copy_chunk<Tile>(tile + Tile::chunk_offset(row, chunk), base, chunk, offsets[row]);
+        copy_chunk<Tile>(tile + Tile::chunk_offset(row, chunk), chunk, addresses[row]);
       }
     }
   }
 
+  // What is not copied becomes zeros.
   template <class Tile>
-  static HEDDLE_DEVICE void copy_chunk(uint32_t to, const uint16_t* base, int chunk, int64_t offset) {
-    const bool seen = static_cast<int>(offset >> 32) != static_cast<int>(kNotSeen >> 32);
-    cp_async_16(to, base + chunk * kChunkElements + (seen ? offset : 0), seen && Tile::has_chunk(chunk));
+  static HEDDLE_DEVICE void copy_chunk(uint32_t to, int chunk, uint64_t row) {
+    cp_async_16(to, reinterpret_cast<const void*>((row & ~kNotCopied) + chunk * kChunkBytes),
+                static_cast<int>(row >> 32) >= 0 && Tile::has_chunk(chunk));
   }
 
   HEDDLE_DEVICE int own_row(int fragment) const { return (warp_index() * kFragments + fragment) * 16; }
+
+  // Opaque: rows known ahead would take registers that the products need.
+  HEDDLE_DEVICE int row_of_lane(int fragment, int half) const {
+    int lane_row = lane_index() / 4;
+    asm volatile("" : "+r"(lane_row));
+    return own_row(fragment) + half * 8 + lane_row;
+  }
 
   // --- one (work item, kv head) -------------------------------------------------------------
 
@@ -173,6 +201,7 @@ class Append {
   HEDDLE_DEVICE void begin_head() {
     start_loading();
     load_q();
+    cp_async_commit();
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
@@ -183,50 +212,56 @@ class Append {
   }
 
   HEDDLE_DEVICE void start_loading() {
-    fetch_row_id(smem_.item.tile_begin);
+    const int first = smem_.item.tile_begin;
+    fetch_row_ids(first);
     cp_async_commit();
     cp_async_wait<0>();
-    __syncthreads();  // all are done with the stages and offsets of the previous head
-    publish_row_offset(smem_.item.tile_begin);
-    fetch_row_id(smem_.item.tile_begin + 1);
+    __syncthreads();  // all are done with the stages and addresses of the previous head
+    publish_row_addresses(first);
+    fetch_row_ids(first + 1);
+    cp_async_commit();
+    cp_async_wait<0>();
+    publish_row_addresses(first + 1);
+    fetch_row_ids(first + 2);
     __syncthreads();
-    load_tile(smem_.item.tile_begin);
+    load_tile(first);
   }
 
-  // Each warp fills its own rows, so that a warp barrier is enough.
+  // Each warp fills its own rows. Copies are under way together, and land with the first tile.
   HEDDLE_DEVICE void load_q() {
     constexpr int kRows = kFragments * 16;
     constexpr int kParts = Hooks::has_query_transform ? QkTile::kColumns / 2 : QkTile::kChunks;
-    __syncwarp();
+#pragma unroll 4
     for (int i = lane_index(); i < kRows * kParts; i += kWarpSize) {
       const int row = own_row(0) + i / kParts, part = i % kParts;
-      const HookContext c =
-          row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.kv_head, row).context;
+      const HookContext c = row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.kv_head, row).context;
       const uint16_t* source =
           static_cast<const uint16_t*>(p_.q) + c.q_row * p_.q_row_stride + c.qo_head * p_.q_head_stride;
       if constexpr (Hooks::has_query_transform)
         *reinterpret_cast<uint32_t*>(smem_.q + QkTile::element_offset(row, part * 2)) =
             QkTile::has_chunk(part * 2 / kChunkElements) ? load_q_pair<Spec>(source, part * 2, c, hooks_) : 0;
       else
-        *reinterpret_cast<uint4*>(smem_.q + QkTile::chunk_offset(row, part)) =
-            QkTile::has_chunk(part) ? *reinterpret_cast<const uint4*>(source + part * kChunkElements) : uint4{};
+        cp_async_16(shared_address(smem_.q) + QkTile::chunk_offset(row, part),
+                    source + (QkTile::has_chunk(part) ? part * kChunkElements : 0), QkTile::has_chunk(part));
     }
-    __syncwarp();
   }
 
   HEDDLE_DEVICE void process_tile(int t) {
     cp_async_wait<0>();
-    publish_row_offset(t + 1);
-    __syncthreads();  // the tile has landed for all, all are done with the other stage, offsets are visible
-    fetch_row_id(t + 2);
+    __syncthreads();  // the tile has landed for all, all are done with the other stage, addresses are visible
     load_tile(t + 1);
     auto& stage = smem_.stage[t & 1];
     if constexpr (Hooks::has_key_transform || Hooks::has_value_transform)
       transform_stage(stage, tile_start<kTileKv>(smem_.item, t));
+    const int start = tile_start<kTileKv>(smem_.item, t);
+    const bool is_whole = smem_.all_see.contains_all(start, start + kTileKv);
     float s[kFragments][kBlocks][4] = {};
     score(s, shared_address(stage.k));
+    publish_row_addresses(t + 2);  // beside the last products
+    fetch_row_ids(t + 3);
+    cp_async_commit();
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) weigh(s[f], f, t);
+    for (int f = 0; f < kFragments; ++f) weigh(s[f], f, start, is_whole);
     accumulate(s, shared_address(stage.v));
   }
 
@@ -242,33 +277,40 @@ class Append {
     __syncthreads();
   }
 
-  // S = Q K^T.
+  // S = Q K^T, operands read ahead of the products that take them.
   HEDDLE_DEVICE void score(float (&s)[kFragments][kBlocks][4], uint32_t k) const {
     const auto q = QkTile::a_reader(shared_address(smem_.q) + own_row(0) * QkTile::kRowBytes);
     const auto keys = QkTile::b_reader(k);
+    uint32_t a[2][kFragments][4], b[2][4];
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) ldmatrix_x4(a[0][f], q.at(f * 16, 0));
+    ldmatrix_x4(b[0], keys.at(0, 0));
+    constexpr int kPairs = kBlocks / 2;
 #pragma unroll kScoreUnroll
     for (int step = 0; step < kSteps; ++step) {
-      uint32_t a[kFragments][4];
+      const int next_step = step + 1 < kSteps ? step + 1 : 0;
 #pragma unroll
-      for (int f = 0; f < kFragments; ++f) ldmatrix_x4(a[f], q.at(f * 16, step));
+      for (int pair = 0; pair < kPairs; ++pair) {
+        const bool is_last = pair == kPairs - 1;
+        const int i = step * kPairs + pair;
+        ldmatrix_x4(b[(i + 1) % 2], keys.at(is_last ? 0 : (pair + 1) * 16, is_last ? next_step : step));
+        if (is_last) {
 #pragma unroll
-      for (int pair = 0; pair < kBlocks / 2; ++pair) {
-        uint32_t b[4];
-        ldmatrix_x4(b, keys.at(pair * 16, step));
+          for (int f = 0; f < kFragments; ++f) ldmatrix_x4(a[(step + 1) % 2][f], q.at(f * 16, next_step));
+        }
 #pragma unroll
         for (int f = 0; f < kFragments; ++f) {
-          Type::mma(s[f][pair * 2], a[f], b[0], b[1]);
-          Type::mma(s[f][pair * 2 + 1], a[f], b[2], b[3]);
+          Type::mma(s[f][pair * 2], a[step % 2][f], b[i % 2][0], b[i % 2][1]);
+          Type::mma(s[f][pair * 2 + 1], a[step % 2][f], b[i % 2][2], b[i % 2][3]);
         }
       }
     }
   }
 
   // Hooks, masks and softmax of one fragment; rescales its accumulators.
-  HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4], int f, int t) {
-    const int start = tile_start<kTileKv>(smem_.item, t);
+  HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4], int f, int start, bool is_whole) {
     // Rows are placed only where somebody asks: that is as much work as the softmax itself.
-    if (!smem_.all_see.contains_all(start, start + kTileKv)) {
+    if (!is_whole) {
       const RowInfo rows[2] = {fragment_row(f, 0), fragment_row(f, 1)};
       apply_variant<true>(s, rows, state_[f], start, p_.sm_scale, hooks_);
     } else if constexpr (kChangesEveryLogit<Hooks>) {
@@ -288,7 +330,7 @@ class Append {
 
   HEDDLE_DEVICE RowInfo fragment_row(int f, int half) const {
     return row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.kv_head,
-                                  own_row(f) + half * 8 + lane_index() / 4);
+                                  row_of_lane(f, half));
   }
 
   // O += P V.
@@ -320,7 +362,7 @@ class Append {
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        output.finish(o_[f], half, own_row(f) + half * 8 + lane_index() / 4, state_[f][half]);
+        output.finish(o_[f], half, row_of_lane(f, half), state_[f][half]);
     if (smem_.item.join == 0) return;
     __syncthreads();
     empty_lse<Spec>(p_, smem_.item, kThreads);
