@@ -17,8 +17,8 @@
 //                      up behind Q K^T and not in front of the tile's barrier, four steps of Q K^T unrolled
 //   336   282   204    Q by cp.async in place of loads that were waited for one by one (7 % of 4x4k), two steps unrolled,
 //                      whether a tile is whole asked once
-//   338   281   206    operands of Q K^T a step ahead, four steps unrolled (eight spill on pages)
-// Slower, before the last four rows: 256 rows in one CTA of 8 warps 270 to 275, 16 rows a warp 215 (64 rows) and 245
+// The same: operands of Q K^T read a step ahead, four steps at once (338, 281, 206; hooks then spill).
+// Slower, before the last two rows: 256 rows in one CTA of 8 warps 270 to 275, 16 rows a warp 215 (64 rows) and 245
 // (128 rows).
 //
 // shared memory:  Q rows x D | 2 x (K kv x D, V kv x D) | row addresses 2 x 2 x kv
@@ -60,10 +60,8 @@ class Append {
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kBlocks = kTileKv / 8;
   static constexpr int kFragments = Spec::kTile.rows / Spec::kTile.warps / 16;
-  // As many steps of Q K^T at once as there are registers for: with more, ptxas spills. Never a part of them, whose
-  // operands would have no register of their own.
-  static constexpr int kStepsAtOnce = 256 / kTileKv;
-  static constexpr int kScoreUnroll = kFragments == 2 && kSteps % kStepsAtOnce == 0 ? kStepsAtOnce : kSteps;
+  // As many steps of Q K^T at once as there are registers for: ptxas spills with more, on pages or behind hooks.
+  static constexpr int kScoreUnroll = kFragments == 2 && QkTile::kColumns * kTileKv >= 128 * 64 ? 2 : kSteps;
   static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
   using Type = Element<Spec::kType>;
   using Address = KvAddress<Spec::kPageSize>;
@@ -102,36 +100,42 @@ class Append {
 
   // --- loading ------------------------------------------------------------------------------
 
-  // Lookup `i` is of K's row i of a tile, or of V's row i - kv. Thread t has those that are t modulo the threads.
-  static constexpr int kLookups = 2 * kTileKv;
+  // Row i of a tile's lookups is K's row i or V's row i - kv; thread t has those that are t modulo the threads.
+  static constexpr int kLookups = (2 * kTileKv + kThreads - 1) / kThreads;
+  static HEDDLE_DEVICE bool is_lookup(int i) { return i < 2 * kTileKv; }
   HEDDLE_DEVICE int looked_up_key(int t, int i) const { return tile_start<kTileKv>(smem_.item, t) + i % kTileKv; }
 
   // Page ids of this thread's rows of tile t. Keys that no row of the query tile sees are not read at all.
   HEDDLE_DEVICE void fetch_row_ids(int t) {
     if (Spec::kPageSize == 0 || t >= smem_.item.tile_end) return;
 #pragma unroll
-    for (int i = threadIdx.x; i < kLookups; i += kThreads) {
-      const int kv_pos = looked_up_key(t, i);
-      if (smem_.some_see.contains(kv_pos))
-        cp_async_4(shared_address(&smem_.row_id[i]),
-                   p_.kv_indices + smem_.item.kv_offset + kv_pos / max_of(Spec::kPageSize, 1));
-    }
+    for (int n = 0; n < kLookups; ++n) fetch_row_id(t, threadIdx.x + n * kThreads);
   }
+  HEDDLE_DEVICE void fetch_row_id(int t, int i) {
+    if (!is_lookup(i)) return;
+    const int kv_pos = looked_up_key(t, i);
+    if (smem_.some_see.contains(kv_pos))
+      cp_async_4(shared_address(&smem_.row_id[i]),
+                 p_.kv_indices + smem_.item.kv_offset + kv_pos / max_of(Spec::kPageSize, 1));
+  }
+
   HEDDLE_DEVICE void publish_row_addresses(int t) {
     if (t >= smem_.item.tile_end) return;
 #pragma unroll
-    for (int i = threadIdx.x; i < kLookups; i += kThreads) {
-      const int kv_pos = looked_up_key(t, i), row_id = Spec::kPageSize == 0 ? 0 : smem_.row_id[i];
-      uint64_t address;
-      if (i < kTileKv)
-        address = reinterpret_cast<uint64_t>(p_.k) +
-                  (Address::k_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.k_head_stride) * 2;
-      else
-        address = reinterpret_cast<uint64_t>(p_.v) +
-                  (Address::v_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.v_head_stride) * 2;
-      if (!smem_.some_see.contains(kv_pos)) address = reinterpret_cast<uint64_t>(p_.k) | kNotCopied;
-      smem_.row_address[t & 1][i / kTileKv][i % kTileKv] = address;
-    }
+    for (int n = 0; n < kLookups; ++n) publish_row_address(t, threadIdx.x + n * kThreads);
+  }
+  HEDDLE_DEVICE void publish_row_address(int t, int i) {
+    if (!is_lookup(i)) return;
+    const int kv_pos = looked_up_key(t, i), row_id = Spec::kPageSize == 0 ? 0 : smem_.row_id[i];
+    uint64_t address;
+    if (i < kTileKv)
+      address = reinterpret_cast<uint64_t>(p_.k) +
+                (Address::k_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.k_head_stride) * 2;
+    else
+      address = reinterpret_cast<uint64_t>(p_.v) +
+                (Address::v_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.v_head_stride) * 2;
+    if (!smem_.some_see.contains(kv_pos)) address = reinterpret_cast<uint64_t>(p_.k) | kNotCopied;
+    smem_.row_address[t & 1][i >= kTileKv][i % kTileKv] = address;
   }
 
   // Starts the copy of tile t, whose row addresses must be visible.
@@ -277,31 +281,23 @@ class Append {
     __syncthreads();
   }
 
-  // S = Q K^T, operands read ahead of the products that take them.
+  // S = Q K^T.
   HEDDLE_DEVICE void score(float (&s)[kFragments][kBlocks][4], uint32_t k) const {
     const auto q = QkTile::a_reader(shared_address(smem_.q) + own_row(0) * QkTile::kRowBytes);
     const auto keys = QkTile::b_reader(k);
-    uint32_t a[2][kFragments][4], b[2][4];
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) ldmatrix_x4(a[0][f], q.at(f * 16, 0));
-    ldmatrix_x4(b[0], keys.at(0, 0));
-    constexpr int kPairs = kBlocks / 2;
 #pragma unroll kScoreUnroll
     for (int step = 0; step < kSteps; ++step) {
-      const int next_step = step + 1 < kSteps ? step + 1 : 0;
+      uint32_t a[kFragments][4];
 #pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        const bool is_last = pair == kPairs - 1;
-        const int i = step * kPairs + pair;
-        ldmatrix_x4(b[(i + 1) % 2], keys.at(is_last ? 0 : (pair + 1) * 16, is_last ? next_step : step));
-        if (is_last) {
+      for (int f = 0; f < kFragments; ++f) ldmatrix_x4(a[f], q.at(f * 16, step));
 #pragma unroll
-          for (int f = 0; f < kFragments; ++f) ldmatrix_x4(a[(step + 1) % 2][f], q.at(f * 16, next_step));
-        }
+      for (int pair = 0; pair < kBlocks / 2; ++pair) {
+        uint32_t b[4];
+        ldmatrix_x4(b, keys.at(pair * 16, step));
 #pragma unroll
         for (int f = 0; f < kFragments; ++f) {
-          Type::mma(s[f][pair * 2], a[step % 2][f], b[i % 2][0], b[i % 2][1]);
-          Type::mma(s[f][pair * 2 + 1], a[step % 2][f], b[i % 2][2], b[i % 2][3]);
+          Type::mma(s[f][pair * 2], a[f], b[0], b[1]);
+          Type::mma(s[f][pair * 2 + 1], a[f], b[2], b[3]);
         }
       }
     }
