@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "engine/error.h"
+#include "variants/code_scanner.h"
 
 namespace heddle {
 namespace {
@@ -57,11 +58,48 @@ std::string element_type(DType dtype) {
   return {};
 }
 
+// Whether the code is one expression of params, numbers and the logit, which stands in it once.
+bool is_arithmetic(const HookCode& code) {
+  static constexpr std::string_view kWords[] = {"return", "logit", "params", "tanh", "sigmoid"};
+  const std::vector<CodeToken> tokens = scan_code("a hook", code.code);
+  int logits = 0, statements = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::string_view text = tokens[i].text;
+    const bool is_param = i >= 2 && tokens[i - 1].text == "." && tokens[i - 2].text == "params";
+    if (tokens[i].kind == CodeToken::Kind::literal) return false;
+    if (tokens[i].kind == CodeToken::Kind::word && !is_param &&
+        std::find(std::begin(kWords), std::end(kWords), text) == std::end(kWords))
+      return false;
+    if (tokens[i].kind == CodeToken::Kind::punctuation && std::string_view("+-*/().;").find(text) == std::string_view::npos)
+      return false;
+    logits += text == "logit" && !is_param;
+    statements += text == ";";
+  }
+  return !tokens.empty() && tokens.front().text == "return" && tokens.back().text == ";" && statements == 1 && logits == 1;
+}
+
+// Whether kernels call logits_transform with four logits: tanh alone gains by it.
+bool transforms_by_four(const Variant& variant) {
+  bool has_tanh = false;
+  for (const Component& part : variant.components) {
+    const auto found = part.hooks.find(Hook::logits_transform);
+    if (found == part.hooks.end()) continue;
+    if (!is_arithmetic(found->second)) return false;
+    has_tanh |= found->second.code.find("tanh") != std::string::npos;
+  }
+  return has_tanh;
+}
+
 class Renderer {
  public:
   Renderer(const Variant& variant, const std::vector<double>& values, int first_line,
            const std::string& unit_path)
-      : variant_(variant), values_(values), layout_(arg_layout(variant)), line_(first_line), path_(unit_path) {}
+      : variant_(variant),
+        values_(values),
+        layout_(arg_layout(variant)),
+        transforms_by_four_(transforms_by_four(variant)),
+        line_(first_line),
+        path_(unit_path) {}
 
   std::string render() {
     for (std::size_t i = 0; i < variant_.components.size(); ++i) component(static_cast<int>(i));
@@ -71,6 +109,7 @@ class Renderer {
       line(fmt::format("  static constexpr bool has_{} = {};", name_of(hook), variant_.has(hook)));
     line(fmt::format("  static constexpr bool masks_new_keys_only = {};", variant_.masks_new_keys_only()));
     line(fmt::format("  static constexpr bool logits_are_plain = {};", logits_are_plain()));
+    line(fmt::format("  static constexpr bool transforms_by_four = {};", transforms_by_four_));
     for (const auto& [hook, name] : kRowInputs) row_input(hook, name);
     for (std::size_t i = 0; i < variant_.components.size(); ++i) line(fmt::format("  Part{} part{};", i, i));
     constructor();
@@ -98,6 +137,14 @@ class Renderer {
   void line(const std::string& text) {
     text_ += text + '\n';
     line_ += 1 + static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+  }
+
+  // `shape`, or a template of it where the kernel may call the hook with four logits (templates/four_logits.cuh).
+  std::string signature(Hook hook, const HookShape& shape) const {
+    const bool by_four = transforms_by_four_ && hook == Hook::logits_transform;
+    return fmt::format("  {}HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{",
+                       by_four ? "template <class Logits> " : "", by_four ? "Logits" : shape.result, name_of(hook),
+                       by_four ? "Logits logit" : shape.arguments, *shape.arguments ? ", " : "");
   }
 
   // One spec's hooks under its own names for params and tensors.
@@ -130,8 +177,7 @@ class Renderer {
 
   void snippet(const Component& part, Hook hook, const HookCode& code) {
     const HookShape shape = shape_of(hook);
-    line(fmt::format("  HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{", shape.result,
-                     name_of(hook), shape.arguments, *shape.arguments ? ", " : ""));
+    line(signature(hook, shape));
     const bool of_keys = hook == Hook::key_transform || hook == Hook::value_transform;
     line(fmt::format("    HEDDLE_HOOK_WORDS(context, shape, {}key_position);", of_keys ? "moving_" : "heddle::"));
     text_ += fmt::format("#line {} \"{}:/hooks/{}\"\n", code.line, part.file, name_of(hook));
@@ -169,8 +215,7 @@ class Renderer {
   // The parts one after the other, left to right.
   void chain(Hook hook) {
     const HookShape shape = shape_of(hook);
-    line(fmt::format("  HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{", shape.result,
-                     name_of(hook), shape.arguments, *shape.arguments ? ", " : ""));
+    line(signature(hook, shape));
     if (hook == Hook::logits_mask) line("    bool kept = true;");
     int parts_with_pair = 0;  // that are still to come
     for (const Component& part : variant_.components) parts_with_pair += asks_for_pair(part, hook);
@@ -223,6 +268,7 @@ class Renderer {
   const Variant& variant_;
   const std::vector<double>& values_;
   const ArgLayout layout_;
+  const bool transforms_by_four_;
   std::string text_;
   int line_;
   const std::string& path_;

@@ -8,6 +8,7 @@
 // column 2 * c + e % 2.
 #pragma once
 
+#include "templates/four_logits.cuh"
 #include "templates/work.cuh"
 
 namespace heddle {
@@ -99,6 +100,24 @@ struct KeptColumns {
   }
 };
 
+// logits_transform of one row in two blocks that lie side by side, in place. What is dropped is a harmless 0 meanwhile:
+// it could be no number at all.
+template <bool kMasked, int kBlocks, int kValues, class Hooks>
+HEDDLE_DEVICE void transform_four(float (&s)[kBlocks][kValues], int row, int block, const KeptColumns<kBlocks>& kept,
+                                  const HookContext& context, float sm_scale, const Hooks& hooks) {
+  static_assert(kBlocks % 2 == 0, "blocks come in pairs: 16 keys are the least that a product takes");
+  hook_math::FourLogits logits{};
+  logits.factor = sm_scale;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float logit = s[block + i / 2][row * 2 + i % 2];
+    logits.x[i] = !kMasked || kept.contains(block + i / 2, i % 2) ? logit : 0.0f;
+  }
+  const hook_math::FourLogits transformed = hooks.logits_transform(logits, context);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) s[block + i / 2][row * 2 + i % 2] = transformed[i];
+}
+
 // Hooks and masks on raw dot products, in place. Afterwards s holds, with softmax, logits that
 // still have to be multiplied by logit_to_log2(); without, the weights themselves.
 template <bool kMasked, int kBlocks, int kValues, class Hooks>
@@ -121,9 +140,16 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
     first_distance[r] = static_cast<float>(contexts[r].q_pos - first_key - column);
     if constexpr (kMasked) kept[r] = KeptColumns<kBlocks>(rows[r].keys, first_key + column);
   }
+  if constexpr (Hooks::transforms_by_four) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int block = 0; block < kBlocks; block += 2)
+        transform_four<kMasked>(s, r, block, kept[r], contexts[r], sm_scale, hooks);
+  }
   const auto ask = [&](int block, int e) {
     bool keep = kMasked ? kept[e / 2].contains(block, e % 2) : true;
-    float logit = kScalesLogits<Hooks> ? s[block][e] * sm_scale : s[block][e];
+    float logit = kScalesLogits<Hooks> && !Hooks::transforms_by_four ? s[block][e] * sm_scale : s[block][e];
     HookContext context = contexts[e / 2];
     context.kv_pos = first_key + column + (block * 8 + e % 2);
     context.kv_distance = first_distance[e / 2] - static_cast<float>(block * 8 + e % 2);
@@ -136,7 +162,7 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
       context.move_to_key(rows[e / 2].keys.some());
       logit = 0.0f;
     }
-    if constexpr (Hooks::has_logits_transform) logit = hooks.logits_transform(logit, context);
+    if constexpr (Hooks::has_logits_transform && !Hooks::transforms_by_four) logit = hooks.logits_transform(logit, context);
     if constexpr (kAsksMask) keep &= hooks.logits_mask(kScalesLogits<Hooks> ? logit : logit * sm_scale, context);
     if constexpr (kCountsKeys<Hooks>) state[e / 2].sum += keep ? 1.0f : 0.0f;
     s[block][e] = keep ? logit : dropped;

@@ -170,6 +170,26 @@ TEST_CASE("batch_invariant is the planner's business: the units stay the same", 
   CHECK(text() == plain);
 }
 
+TEST_CASE("a transform of the logit alone is a template, which the kernel calls with four of them", "[engine][render]") {
+  const auto by_four = [](const std::string& code) {
+    const std::string text = gpu_unit(variant_of(fmt::format(
+        R"({{"name": "v", "params": {{"a": {{"type": "f32", "default": 2}}, "logit_scale": {{"type": "f32", "default": 2}}}},
+            "hooks": {{"logits_transform": "{}"}}}})", code)), {}).text;
+    CHECK(count(text, "template <class Logits>") == (count(text, "transforms_by_four = true") > 0 ? 2 : 0));
+    return count(text, "transforms_by_four = true") == 1;
+  };
+  CHECK(by_four("return params.a * tanh(logit / params.a);"));
+  CHECK(by_four("return 1.5f - sigmoid(-tanh(logit + 2)) / params.logit_scale;  // twice as wide"));
+  CHECK_FALSE(by_four("return params.a * sigmoid(logit);"));
+  CHECK_FALSE(by_four("return logit * tanh(logit);"));
+  CHECK_FALSE(by_four("return tanh(params.a);"));
+  CHECK_FALSE(by_four("return tanh(logit) - params.a * (q_pos - kv_pos);"));
+  CHECK_FALSE(by_four("return tanh(logit) > 0 ? params.a : 0;"));
+  CHECK_FALSE(by_four("float x = tanh(logit); return x;"));
+  CHECK_FALSE(by_four("return exp(tanh(logit));"));
+  CHECK_FALSE(count(gpu_unit(VariantRegistry().at("causal"), {}).text, "transforms_by_four = true"));
+}
+
 TEST_CASE("constants are in the text, run-time params are not", "[engine][render]") {
   const Variant variant = variant_of(R"({"name": "mixed", "params": {
       "slope": {"type": "f32", "constant": true}, "turns": {"type": "i32", "constant": true},

@@ -24,6 +24,12 @@ const char* const kSpecs[] = {
     R"({"name": "params_in_sums", "params": {"a": {"type": "f32", "default": 2.0}, "b": {"type": "f32", "default": 0.75}},
         "hooks": {"logits_transform":
           "float c = params.a; return logit / params.a * max(params.b, 0.5f) + min(params.a, params.b) / params.b - abs(params.b) / 4 + 2.0 / params.a - pow(params.b, c) / c;"}})",
+    R"({"name": "logit_alone", "params": {"a": {"type": "f32", "default": 2.0}, "b": {"type": "f32", "default": 0.75},
+                                          "n": {"type": "i32", "default": 3}},
+        "mask": {"causal": true}, "hooks": {"logits_transform":
+          "return params.n - params.b / (2.5f + sigmoid(1 - tanh(+logit) / params.a) * tanh(params.b)) * 4;"}})",
+    R"({"name": "capped_twice", "params": {"a": {"type": "f32", "default": 2.0}}, "hooks": {
+        "logits_transform": "return 5 * tanh(0.5 - params.a * tanh(-logit / 3));", "logits_mask": "return logit > -3.5f;"}})",
     R"({"name": "every_third", "hooks": {"logits_mask": "return kv_pos % 3 != q_pos % 3;"}})",
     R"({"name": "mask_of_new_keys", "hooks": {"logits_mask": {"keys": "new",
         "code": "return logit < 0.5f && (kv_pos + q_pos) % 3 != 0;"}}})",
