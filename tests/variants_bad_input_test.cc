@@ -125,7 +125,7 @@ const Mistake kMistakes[] = {
     {R"~({"name":"bad","tensors":{"slopes":{"dtype":"f32","shape":[0]}}})~",
      R"~(bad.json, line 1: /tensors/slopes/shape/0 is 0, but it must be a whole number from 1 to 2147483647.)~"},
     {R"~({"name":"bad","mask":{"casual":true}})~",
-     R"~(bad.json, line 1: /mask/casual is not a key of a mask; the nearest valid one is causal (allowed: causal, window_left, window_right, sink).)~"},
+     R"~(bad.json, line 1: /mask/casual is not a key of a mask; the nearest valid one is causal (allowed: causal, window_left, window_right, sink, rows).)~"},
     {R"~({"name":"bad","mask":{"causal":1}})~",
      R"~(bad.json, line 1: /mask/causal is 1, but it must be true or false.)~"},
     {R"~({"name":"bad","mask":{"window_left":-1}})~",
