@@ -63,6 +63,11 @@ Rule random_rule(Random& random, std::int32_t kv_len) {
 
 }  // namespace
 
+void KeyRanges::append(const KeyRanges& others) {
+  first.insert(first.end(), others.first.begin(), others.first.end());
+  end.insert(end.end(), others.end.begin(), others.end.end());
+}
+
 KeyRanges KeyRanges::part(std::size_t begin, std::size_t count) const {
   if (first.empty()) return {};
   const auto of = [&](const std::vector<std::int32_t>& keys) {

@@ -17,6 +17,7 @@ struct KeyRanges {
     first.push_back(static_cast<std::int32_t>(begin));
     end.push_back(static_cast<std::int32_t>(behind));
   }
+  void append(const KeyRanges& others);
   // Those of rows [begin, begin + count); none of none.
   KeyRanges part(std::size_t begin, std::size_t count) const;
   void give(Batch& batch) const { batch.first_keys = first, batch.end_keys = end; }
