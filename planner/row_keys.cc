@@ -9,8 +9,8 @@ namespace {
 
 void check_size(std::string_view name, std::span<const std::int32_t> keys, std::int64_t rows) {
   if (static_cast<std::int64_t>(keys.size()) == rows) return;
-  refuse("{} has {} entries; this plan's mask has the rows' ranges given (\"rows\": \"given\"), so its batch of {} query rows "
-         "needs {}.",
+  refuse("{} has {} entries; this plan's mask has the rows' ranges given (\"rows\": \"given\"), so its batch of {} "
+         "query rows needs {}.",
          name, keys.size(), rows, rows);
 }
 
@@ -28,11 +28,11 @@ void check_request(const CheckedBatch& checked, int r) {
   if (is_within(batch, begin, end, kv_len)) return;
   for (std::int32_t row = begin; row < end; ++row) {
     if (batch.first_keys[row] < 0)
-      refuse("Request {}: first_keys[{}], of its query row {}, is {}; it must not be negative.", r, row, row - begin,
-             batch.first_keys[row]);
+      refuse("Request {}: first_keys[{}], of its query row {}, is {}; it must not be negative.", r, row,
+             row - begin, batch.first_keys[row]);
     if (batch.end_keys[row] > kv_len)
-      refuse("Request {}: end_keys[{}], of its query row {}, is {}; it must be at most kv_len, {}.", r, row, row - begin,
-             batch.end_keys[row], kv_len);
+      refuse("Request {}: end_keys[{}], of its query row {}, is {}; it must be at most kv_len, {}.", r, row,
+             row - begin, batch.end_keys[row], kv_len);
   }
 }
 
@@ -55,12 +55,14 @@ void check_row_keys(const PlanConfig& config, const CheckedBatch& checked, const
   const Batch& batch = checked.batch;
   if (!config.rows_given) {
     if (batch.first_keys.empty() && batch.end_keys.empty()) return;
-    refuse("The batch gives {} first_keys and {} end_keys, which only the plan of a mask with \"rows\": \"given\" reads.",
-           batch.first_keys.size(), batch.end_keys.size());
+    refuse(
+        "The batch gives {} first_keys and {} end_keys, which only the plan of a mask with \"rows\": \"given\" reads.",
+        batch.first_keys.size(), batch.end_keys.size());
   }
   if (mask.sink > 0)
-    refuse("The mask's sink is {}; where the rows' ranges are given it must be 0, as a row then sees one range of keys.",
-           mask.sink);
+    refuse(
+        "The mask's sink is {}; where the rows' ranges are given it must be 0, as a row then sees one range of keys.",
+        mask.sink);
   check_size("first_keys", batch.first_keys, checked.num_qo_rows());
   check_size("end_keys", batch.end_keys, checked.num_qo_rows());
   for (int r = 0; r < checked.num_requests; ++r) check_request(checked, r);

@@ -55,7 +55,8 @@ Rule random_rule(Random& random, std::int32_t kv_len) {
     case 1: return prefix(random.below(kv_len + 1));
     case 2: return random_span(random, kv_len);
     case 3: return pieces(1 + random.below(150));
-    case 4: return [&random, kv_len](std::int64_t) { return Range{random.below(kv_len + 1), random.below(kv_len + 1)}; };
+    case 4:
+      return [&random, kv_len](std::int64_t) { return Range{random.below(kv_len + 1), random.below(kv_len + 1)}; };
     case 5: return [kv_len](std::int64_t) { return Range{0, kv_len}; };
     default: return [kv_len](std::int64_t) { return Range{kv_len + 5, -3}; };
   }
@@ -71,7 +72,8 @@ void KeyRanges::append(const KeyRanges& others) {
 KeyRanges KeyRanges::part(std::size_t begin, std::size_t count) const {
   if (first.empty()) return {};
   const auto of = [&](const std::vector<std::int32_t>& keys) {
-    return std::vector<std::int32_t>(keys.begin() + std::ptrdiff_t(begin), keys.begin() + std::ptrdiff_t(begin + count));
+    const auto from = keys.begin() + std::ptrdiff_t(begin);
+    return std::vector<std::int32_t>(from, from + std::ptrdiff_t(count));
   };
   return {of(first), of(end)};
 }
