@@ -149,6 +149,7 @@ Attention Engine::attention(const AttentionConfig& config) {
                  .head_dim = config.head_dim, .head_dim_vo = config.head_dim_vo, .page_size = config.page_size,
                  .max_decode_rows = decode_rows(config),
                  .batch_invariant = config.batch_invariant, .share_prefixes = config.share_prefixes,
+                 .rows_given = state->variant.mask.rows_given,
                  .sharing_cost = state_->on_gpu() ? kSharingCost : 0};
   if (state_->on_gpu())
     detail::load_on_gpu(*state_, *state);

@@ -75,7 +75,7 @@ struct AttentionConfig {
   bool batch_invariant = false;
   // plan() looks for prefixes that neighbouring requests share (Batch::kv_indices), up to three that nest, and
   // has their keys read once for all of them, where that is faster. Needs pages, at most 16 query heads to a kv head, and a
-  // variant whose rows see those keys alike: no window or sinks, and no hook that asks for a position,
+  // variant whose rows see those keys alike: no window, sinks or given ranges, and no hook that asks for a position,
   // a length or the request. Not with batch_invariant. Keeps the append kernel in the launch set.
   bool share_prefixes = false;
   AppendKv append_kv = AppendKv::none;  // all Attentions over the same pages need the same, transform or not

@@ -15,19 +15,19 @@ std::string describe(const AttentionConfig& config) {
                      config.page_size ? fmt::format("page_size {}", config.page_size) : "ragged");
 }
 
-std::string spec_text(const AttentionConfig& config, const TileConfig& t) {
+std::string spec_text(const Variant& variant, const AttentionConfig& config, const TileConfig& t) {
   return fmt::format(
       "struct Spec {{\n"
       "  static constexpr DType kType = DType::{};\n"
       "  static constexpr int kHeadDim = {}, kHeadDimVo = {}, kGroup = {}, kPageSize = {};\n"
       "  static constexpr int kBlockColumns = {}, kBoxRows = {}, kQBoxTokens = {};\n"
-      "  static constexpr bool kSharesPrefixes = {};\n"
+      "  static constexpr bool kSharesPrefixes = {}, kRowsGiven = {};\n"
       "  static constexpr TileConfig kTile = {{.rows = {}, .kv = {}, .warps = {}, .stages = {}, .ctas_per_sm = {}, "
       ".smem_bytes = {}, .q_buffers = {}}};\n"
       "{}"
       "}};\n",
       name_of(config.kv_dtype), config.head_dim, config.vo_dim(), config.num_qo_heads / config.num_kv_heads, config.page_size,
-      block_columns(head_dims(config)), box_rows(config, t), q_box_tokens(config, t), config.share_prefixes, t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
+      block_columns(head_dims(config)), box_rows(config, t), q_box_tokens(config, t), config.share_prefixes, variant.mask.rows_given, t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers,
       t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, tile_columns(config.vo_dim())) : "");
 }
 
@@ -60,7 +60,7 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
       "using namespace hook_math;\n\n",
       kind, variant.name, describe(config), skeleton.file);
   unit.text += render_hooks(reading_variant(variant, config), values, count_lines(unit.text) + 1, unit.path);
-  unit.text += '\n' + spec_text(config, tile);
+  unit.text += '\n' + spec_text(variant, config, tile);
   unit.text += fmt::format(
       "}}  // namespace heddle::unit\n\n"
       "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(\n"

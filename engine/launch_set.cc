@@ -88,6 +88,11 @@ void check_sharing(const Variant& variant, const AttentionConfig& c) {
     fail(ErrorKind::unsupported,
          "Variant {} has a window or sinks, so rows see different keys of a prefix; share_prefixes cannot serve it.",
          variant.name);
+  if (mask.rows_given)
+    fail(ErrorKind::unsupported,
+         "The rows of variant {} have their ranges of keys given, so they see different keys of a prefix; share_prefixes "
+         "cannot serve it.",
+         variant.name);
   if (const std::optional<std::string> word = own_word(variant))
     fail(ErrorKind::unsupported,
          "A hook of variant {} reads {}, which differs among the requests of a shared prefix; share_prefixes cannot "

@@ -12,7 +12,7 @@ namespace {
 int vo_dim(const ReferenceInput& in) { return in.head_dim_vo != 0 ? in.head_dim_vo : in.head_dim; }
 int num_rows(const ReferenceInput& in) { return in.num_rows < 0 ? in.qo_len : in.num_rows; }
 
-void check_input(const ReferenceInput& in) {
+void check_input(const Variant& variant, const ReferenceInput& in) {
   const auto need = [](const char* name, std::size_t found, std::int64_t wanted) {
     if (static_cast<std::int64_t>(found) != wanted)
       fail(ErrorKind::invalid_argument, "The reference's {} has {} elements; its shape asks for {}.", name, found, wanted);
@@ -21,6 +21,9 @@ void check_input(const ReferenceInput& in) {
   need("q", in.q.size(), std::int64_t{num_rows(in)} * in.num_qo_heads * in.head_dim);
   need("k", in.k.size(), kv * in.head_dim);
   need("v", in.v.size(), kv * vo_dim(in));
+  const int given = variant.mask.rows_given ? num_rows(in) : 0;
+  need("first_keys", in.first_keys.size(), given);
+  need("end_keys", in.end_keys.size(), given);
 }
 
 // Of `dtype` around x: how far rounding to nearest moves a value at most.
@@ -36,7 +39,7 @@ double half_spacing(DType dtype, double x) {
 
 ReferenceResult reference(const Engine&, const Variant& variant, const ParamValues& params, const ReferenceInput& in) {
   static KernelCache cache;
-  check_input(in);
+  check_input(variant, in);
   const std::vector<double> values = variant.resolve(params);
   const ArgLayout layout = arg_layout(variant);
   VariantArgs args{};
@@ -53,6 +56,7 @@ ReferenceResult reference(const Engine&, const Variant& variant, const ParamValu
   problem.row_begin = in.row_begin, problem.num_rows = in.num_rows;
   problem.sm_scale = in.sm_scale != 0 ? in.sm_scale : 1 / std::sqrt(static_cast<double>(in.head_dim));
   problem.mask = in.mask.value_or(variant.bounds(values));
+  if (variant.mask.rows_given) problem.first_keys = in.first_keys.data(), problem.end_keys = in.end_keys.data();
   problem.rounding = in.rounding;
   problem.q = in.q.data(), problem.k = in.k.data(), problem.v = in.v.data();
   problem.o = result.o.data(), problem.lse = result.lse.data();

@@ -29,6 +29,7 @@ struct ReferenceInput {
   // kernels: allowed_error().
   DType rounding = DType::f32;
   std::map<std::string, Tensor> tensors;  // the variant's own, in host memory
+  std::span<const std::int32_t> first_keys, end_keys;  // [num_rows], as in Batch, of a variant whose rows are given
 };
 
 struct ReferenceResult {

@@ -40,6 +40,8 @@ void check_sharing(const PlanConfig& config) {
   if (config.page_size == 0) refuse("share_prefixes needs pages; this plan is for ragged K/V (page_size 0).");
   if (config.batch_invariant)
     refuse("share_prefixes and batch_invariant exclude each other: what is shared depends on the rest of the batch.");
+  if (config.rows_given)
+    refuse("share_prefixes and rows_given exclude each other: rows with ranges of their own see different keys of a prefix.");
   if (!(config.sharing_cost >= 0))
     refuse("sharing_cost is {}; it must not be negative.", config.sharing_cost);
   for (int p = 0; p < kNumPipelines; ++p)

@@ -77,7 +77,8 @@ Share share_of(const PlanConfig& config, Pipeline pipeline, const PlanView::Sect
   return share;
 }
 
-std::string mask_words(const MaskBounds& mask) {
+std::string mask_words(const PlanHeader& header) {
+  const MaskBounds& mask = header.mask;
   std::string words = mask.causal ? "a causal mask" : "";
   const auto add = [&words](std::string_view name, int value) {
     words += fmt::format("{}{} {}", words.empty() ? "" : ", ", name, value);
@@ -85,6 +86,8 @@ std::string mask_words(const MaskBounds& mask) {
   if (mask.window_left != kUnbounded) add("window_left", mask.window_left);
   if (mask.window_right != kUnbounded) add("window_right", mask.window_right);
   if (mask.sink > 0) add("sink", mask.sink);
+  if (header.row_keys_offset != 0)
+    words += fmt::format("{}a range of keys for each row", words.empty() ? "" : ", ");
   return words.empty() ? "no declared mask" : words;
 }
 
@@ -96,7 +99,7 @@ std::string tiles_words(const PlanConfig& config, const PipelineShape& shape, co
       "Its {} of up to {} rows for each of {} make {}. With {} they visit {} of {} KV tiles of {} "
       "keys{}. ",
       counted(query_tiles, "query tile"), shape.tile_rows, counted(config.num_kv_heads, "kv head"),
-      counted(share.streams, "stream"), mask_words(view.header().mask), share.visited,
+      counted(share.streams, "stream"), mask_words(view.header()), share.visited,
       all * share.streams, shape.tile_kv,
       share.has_gap ? ", with a gap between the sink keys and the window" : "");
   if (share.visited == 0) words += "Its rows see no key, so they get output 0 and lse -inf. ";

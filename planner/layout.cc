@@ -18,7 +18,7 @@ std::size_t align_section(std::size_t bytes) {
 }
 
 std::size_t plan_bytes_of(const PlanConfig& config, const Maxima& maxima) {
-  std::size_t bytes = sections_begin(config);
+  std::size_t bytes = sections_begin(config) + row_keys_bytes(config, maxima.max_qo_rows);
   for (const Pipeline p : {Pipeline::decode, Pipeline::append})
     bytes += sizeof(WorkItem) * static_cast<std::size_t>(plan_bounds(config, maxima, p).items);
   return bytes +
@@ -53,6 +53,10 @@ std::size_t cta_begin_offset(const PlanConfig& config, Pipeline pipeline) {
 std::size_t sections_begin(const PlanConfig& config) {
   return align_item(cta_begin_offset(config, Pipeline::append) +
                     borders_bytes(config.of(Pipeline::append)));
+}
+
+std::size_t row_keys_bytes(const PlanConfig& config, std::int64_t num_qo_rows) {
+  return config.rows_given ? align_item(sizeof(RowKeys) * static_cast<std::size_t>(num_qo_rows)) : 0;
 }
 
 PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline pipeline) {

@@ -9,6 +9,7 @@
 #include "planner/check_batch.h"
 #include "planner/layout.h"
 #include "planner/prefixes.h"
+#include "planner/row_keys.h"
 #include "planner/split.h"
 #include "planner/split_chunks.h"
 #include "planner/streams.h"
@@ -144,20 +145,28 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
   check_room(out, layout_);
   check_mask(mask);
   const CheckedBatch checked = check_batch(config_, maxima_, batch);
-
-  StreamList lists[] = {{config_, Pipeline::decode, mask, scratch_->runs[0]},
-                        {config_, Pipeline::append, mask, scratch_->runs[1]}};
-  const std::span<const SharedPrefix> prefixes = shared_prefixes(checked, mask);
-  list_streams(config_, checked, prefixes, lists);
+  check_row_keys(config_, checked, mask);
 
   PlanWriter writer(out);
   PlanHeader& header = *writer.at_end<PlanHeader>();
   header = {};
   header.mask = mask;
   header.num_requests = checked.num_requests;
-  if (!prefixes.empty()) header.prefix_row_begin = checked.qo_begin(prefixes.front().begin);
   writer.advance(sizeof(PlanHeader));
   writer.skip_to(sections_begin(config_));
+  const RowKeys* row_keys = nullptr;
+  if (config_.rows_given) {
+    header.row_keys_offset = writer.position();
+    row_keys = write_row_keys(checked, mask, writer.at_end<RowKeys>());
+    writer.advance(sizeof(RowKeys) * static_cast<std::size_t>(checked.num_qo_rows()));
+    writer.skip_to(align_item(static_cast<std::size_t>(writer.position())));
+  }
+
+  StreamList lists[] = {{config_, Pipeline::decode, mask, row_keys, scratch_->runs[0]},
+                        {config_, Pipeline::append, mask, row_keys, scratch_->runs[1]}};
+  const std::span<const SharedPrefix> prefixes = shared_prefixes(checked, mask);
+  list_streams(config_, checked, prefixes, lists);
+  if (!prefixes.empty()) header.prefix_row_begin = checked.qo_begin(prefixes.front().begin);
 
   PlanSummary summary;
   summary.shared_prefixes = static_cast<int>(prefixes.size());

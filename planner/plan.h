@@ -4,10 +4,11 @@
 // declared mask leaves visible (streams.h, visible.h), all of a pipeline's streams are laid in a
 // row and cut into one even share a CTA (split.h, or split_chunks.h), and the records of
 // templates/abi.h are written into one block of bytes that one copy moves. A plan depends on
-// lengths and config alone, never on page ids or addresses: equal lengths, equal bytes. How large
+// lengths (and given ranges) and config alone, never on page ids or addresses: equal lengths, equal bytes. How large
 // it can get is known beforehand (layout.h). plan_view.h reads a plan back; explain.h and draw.h
 // show it to people; lengths.h reads the lengths that the command is given. Where asked to, it finds
-// prefixes that requests share (prefixes.h). This room knows no CUDA and no variant, only masks.
+// prefixes that requests share (prefixes.h); where each row's range of keys comes with the batch, that
+// decides which tiles are visited (row_keys.h). This room knows no CUDA and no variant, only masks.
 //
 // Why the contiguous split is the default, and not chunks dealt to the least loaded CTA, longest
 // first: by the cost model (not from a GPU; 8 kv heads, tiles of 64 keys, the default CostModel)
@@ -61,6 +62,7 @@ struct PlanConfig {
   int max_decode_rows = 16;  // requests with group * qo_len <= this go to decode (if present)
   bool batch_invariant = false;  // cut by the request alone (chunks.h), not where CTAs meet
   bool share_prefixes = false;   // keys that neighbours have in common are read once (prefixes.h)
+  bool rows_given = false;       // every batch gives the range of keys that each row sees (row_keys.h)
   double sharing_cost = 0;       // what that takes beside the keys, in the cost models' unit
   std::array<PipelineShape, kNumPipelines> pipeline;  // indexed by Pipeline
   int vo_dim() const { return head_dim_vo > 0 ? head_dim_vo : head_dim; }
@@ -88,6 +90,10 @@ struct Batch {
   std::span<const std::int32_t> kv_lens;        // [num_requests], dense table only
   // Page ids as the run will have them, for a plan with share_prefixes alone; left out, nothing is shared.
   std::span<const std::int32_t> kv_indices;
+  // For a variant whose mask has "rows": "given", and for no other: row i of q sees, of its request's keys,
+  // [first_keys[i], end_keys[i]) and of those what the rest of the mask leaves. Where first >= end it sees none.
+  std::span<const std::int32_t> first_keys;  // [num_qo_rows]; none below 0
+  std::span<const std::int32_t> end_keys;    // [num_qo_rows]; none above the request's kv_len
 };
 
 // Byte offsets and sizes of a workspace; a pure function of PlanConfig and Maxima.

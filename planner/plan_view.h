@@ -44,6 +44,12 @@ class PlanView {
   std::span<const RequestRecord> requests() const {
     return records<RequestRecord>(header().requests_offset, header().num_requests);
   }
+  // Of q's rows, where the batch gave ranges; else empty.
+  std::span<const RowKeys> row_keys() const {
+    if (header().row_keys_offset == 0 || requests().empty()) return {};
+    const RequestRecord& last = requests().back();
+    return records<RowKeys>(header().row_keys_offset, last.qo_begin + last.qo_len);
+  }
   Section section(Pipeline pipeline) const {
     const PlanSection& s = header().section[static_cast<int>(pipeline)];
     if (s.num_ctas == 0) return {};

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "planner/plan.h"
+#include "planner/row_keys.h"
 #include "planner/visible.h"
 
 namespace heddle {
@@ -37,13 +38,15 @@ inline Pipeline pipeline_of(const PlanConfig& config, std::int64_t qo_len) {
 // Fills one pipeline's runs, in the order in which they are cut.
 class StreamList {
  public:
-  StreamList(const PlanConfig& config, Pipeline pipeline, const MaskBounds& mask,
+  // `row_keys`: of all query rows, where the batch gives them; else null, and the mask decides.
+  StreamList(const PlanConfig& config, Pipeline pipeline, const MaskBounds& mask, const RowKeys* row_keys,
              std::span<StreamRun> room)
       : group_(config.group),
         num_heads_(config.num_kv_heads),
         tile_rows_(config.of(pipeline).tile_rows),
         tile_kv_(config.of(pipeline).tile_kv),
         visible_(mask, config.of(pipeline).tile_kv),
+        row_keys_(row_keys),
         room_(room) {}
 
   struct Request {
@@ -90,9 +93,16 @@ class StreamList {
     }
   }
 
+  VisibleTiles visible_tiles(const Request& request, std::int32_t token_begin, std::int32_t token_end) const {
+    if (row_keys_ == nullptr) return visible_.of(request.qo_len, request.kv_len, token_begin, token_end);
+    const RowKeys* const rows = row_keys_ + request.qo_begin;
+    const RowKeys seen = seen_by_some({rows + token_begin, rows + token_end}, request.kv_len);
+    return visible_.of_keys(seen.begin, seen.end);
+  }
+
   void add_tile(const Request& request, std::int32_t row_begin, std::int32_t num_rows,
                 std::int32_t token_begin, std::int32_t token_end) {
-    const VisibleTiles tiles = visible_.of(request.qo_len, request.kv_len, token_begin, token_end);
+    const VisibleTiles tiles = visible_tiles(request, token_begin, token_end);
     WorkItem& item = room_[size_++].item;
     item.kv_offset = request.kv_offset;
     item.request = request.number;
@@ -113,6 +123,7 @@ class StreamList {
 
   std::int32_t group_, num_heads_, tile_rows_, tile_kv_;
   VisibleKeys visible_;
+  const RowKeys* row_keys_;
   std::span<StreamRun> room_;
   std::size_t size_ = 0;
   bool has_several_tiles_ = false;

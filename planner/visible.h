@@ -59,6 +59,13 @@ class VisibleKeys {
     return {0, tiles_.up_to(end), 0, 0};
   }
 
+  // The tiles that hold keys [begin, end).
+  VisibleTiles of_keys(std::int32_t begin, std::int32_t end) const {
+    if (begin >= end) return {};
+    const std::int32_t first = tiles_.holding(begin);
+    return {first, tiles_.up_to(end) - first, 0, 0};
+  }
+
  private:
   // The union over the tokens of the keys that each of them keeps, in whole tiles. That union is
   // exact: token by token the window's interval moves by one key and always holds the token's own

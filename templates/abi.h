@@ -8,8 +8,8 @@
 // One plan is one block of bytes that starts with PlanHeader; all offsets in it are bytes from
 // its first byte. Records are plain integers, so the same bytes serve the GPU and the CPU device:
 //
-//   PlanHeader | int32 cta_begin[num_ctas + 1] of each pipeline | WorkItem[num_items] of each
-//   | RequestRecord[num_requests], which stays on the host
+//   PlanHeader | int32 cta_begin[num_ctas + 1] of each pipeline | RowKeys[num_qo_rows], where the batch gives
+//   the rows' ranges | WorkItem[num_items] of each | RequestRecord[num_requests], which stays on the host
 //
 // CTA c of a pipeline runs items [cta_begin[c], cta_begin[c + 1]) in order. An item is a query
 // tile of one request against a range of its KV tiles, for a range of kv heads, with all that a
@@ -72,6 +72,12 @@ struct MaskBounds {
   int32_t sink = 0;
 };
 
+// The keys [begin, end) that one row of q sees: the range that the batch gives it, and of that what the declared
+// mask leaves. A row that sees none has begin = kv_len and end = 0, which no union of ranges notices.
+struct RowKeys {
+  int32_t begin, end;
+};
+
 // Shared prefixes nest. A row has the states of so many at most, of the outermost one first.
 inline constexpr int kMaxPrefixLevels = 3;
 
@@ -125,11 +131,14 @@ struct PlanHeader {
   PlanSection section[kNumPipelines];
   int32_t prefix_row_begin;  // of q: rows [begin, begin + num_rows) may have states of shared prefixes
   int32_t prefix_num_rows;   // 0: nothing is shared in this step
+  int32_t row_keys_offset;   // RowKeys of q's rows; 0: the batch gives none
+  int32_t padding[3];
 };
 
 static_assert(sizeof(RequestRecord) == 24);
 static_assert(sizeof(WorkItem) == 64);
-static_assert(sizeof(PlanHeader) == 64);
+static_assert(sizeof(PlanHeader) == 80);  // a multiple of 16, as every part of a plan is
+static_assert(sizeof(RowKeys) == 8);
 
 // What a word of a slot holds while nothing has been published in it: a NaN that no arithmetic
 // gives. Every word is its own flag, so a reader needs no fence and no counter, and puts it back.

@@ -82,6 +82,8 @@ class Append {
     do {
       __syncthreads();  // all are done with the previous item
       if (threadIdx.x == 0) begin_item();
+      if constexpr (Spec::kRowsGiven)
+        if (warp_index() == 0) take_given_ranges();
       __syncthreads();
       do {
         begin_head();
@@ -202,6 +204,17 @@ class Append {
     smem_.some_see = seen_by_some<Spec::kGroup>(mask, item);
   }
 
+  // The first warp together.
+  HEDDLE_DEVICE void take_given_ranges() {
+    __syncwarp();  // the item is the first lane's
+    const KeyRange all = given_to_all<Spec::kGroup, Hooks>(plan(), smem_.item);
+    const KeyRange some = given_to_some<Spec::kGroup>(plan(), smem_.item);
+    if (lane_index() > 0) return;
+    smem_.all_see = all;
+    smem_.some_see = some;
+  }
+  HEDDLE_DEVICE const PlanHeader* plan() const { return reinterpret_cast<const PlanHeader*>(p_.plan); }
+
   HEDDLE_DEVICE void begin_head() {
     start_loading();
     load_q();
@@ -307,10 +320,10 @@ class Append {
   HEDDLE_DEVICE void weigh(float (&s)[kBlocks][4], int f, int start, bool is_whole) {
     // Rows are placed only where somebody asks: that is as much work as the softmax itself.
     if (!is_whole) {
-      const RowInfo rows[2] = {fragment_row(f, 0), fragment_row(f, 1)};
+      const RowInfo rows[2] = {fragment_row<true>(f, 0), fragment_row<true>(f, 1)};
       apply_variant<true>(s, rows, state_[f], start, p_.sm_scale, hooks_);
     } else if constexpr (kChangesEveryLogit<Hooks>) {
-      const RowInfo rows[2] = {fragment_row(f, 0), fragment_row(f, 1)};
+      const RowInfo rows[2] = {fragment_row<false>(f, 0), fragment_row<false>(f, 1)};
       apply_variant<false>(s, rows, state_[f], start, p_.sm_scale, hooks_);
     }
     if constexpr (Hooks::use_softmax) {
@@ -324,9 +337,11 @@ class Append {
     }
   }
 
+  template <bool kMasked>
   HEDDLE_DEVICE RowInfo fragment_row(int f, int half) const {
-    return row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.kv_head,
-                                  row_of_lane(f, half));
+    RowInfo info = row_info<Spec::kGroup>(smem_.mask, smem_.item, smem_.kv_head, row_of_lane(f, half));
+    if constexpr (kMasked) take_given_range<Spec>(info, plan());
+    return info;
   }
 
   // O += P V.

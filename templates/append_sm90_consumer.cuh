@@ -257,7 +257,9 @@ class AppendSm90Consumer {
   template <bool kMasked>
   HEDDLE_DEVICE void apply_hooks(float (&s)[kBlocks][4], const AppendStream& stream, int t) {
     if constexpr (kMasked || kChangesEveryLogit<Hooks>) {
-      const RowInfo rows[2] = {row_of<Spec>(stream, own_row(0)), row_of<Spec>(stream, own_row(1))};
+      RowInfo rows[2] = {row_of<Spec>(stream, own_row(0)), row_of<Spec>(stream, own_row(1))};
+      if constexpr (kMasked)
+        for (RowInfo& row : rows) take_given_range<Spec>(row, reinterpret_cast<const PlanHeader*>(p_.plan));
       apply_variant<kMasked>(s, rows, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
     }
   }

@@ -33,7 +33,7 @@ class AppendSm90Streams {
   static constexpr int kFirstHead = -1;  // of the next item
 
  public:
-  HEDDLE_DEVICE AppendSm90Streams(const AttentionParams& params, Smem& smem) : smem_(smem) {
+  HEDDLE_DEVICE AppendSm90Streams(const AttentionParams& params, Smem& smem) : p_(params), smem_(smem) {
     const WorkList work(params, Pipeline::append);
     next_item_ = work.items + work.begin;
     items_left_ = work.end - work.begin;
@@ -80,19 +80,37 @@ class AppendSm90Streams {
     const bool is_end = items_left_ == 0;
     if (!is_end && lane_index() < kRecordWords) reinterpret_cast<uint32_t*>(&s)[lane_index()] = word_;
     __syncwarp();
+    if constexpr (Spec::kRowsGiven)
+      if (!is_end) write_given_ranges(s);
     if (lane_index() > 0) return;
     if (!is_end) {
       s.kv_head = next_head_ == kFirstHead ? s.item.kv_head_begin : next_head_;
-      s.some_see = seen_by_some<Spec::kGroup>(s.mask, s.item);
-      const WholeTiles full = WholeTiles::of<Spec::kTile.kv>(seen_by_all<Spec::kGroup, Hooks>(s.mask, s.item),
-                                                             s.item.gap_begin, s.item.gap_tiles);
-      s.full_begin = full.begin;
-      s.full_end = full.end;
+      if constexpr (!Spec::kRowsGiven) {
+        s.some_see = seen_by_some<Spec::kGroup>(s.mask, s.item);
+        write_whole_tiles(s, seen_by_all<Spec::kGroup, Hooks>(s.mask, s.item));
+      }
     }
     s.is_end = is_end;
     barrier_arrive(&smem_.q_full[q_.stage]);
   }
 
+  // The first warp together.
+  HEDDLE_DEVICE void write_given_ranges(AppendStream& s) const {
+    const auto* plan = reinterpret_cast<const PlanHeader*>(p_.plan);
+    const KeyRange some = given_to_some<Spec::kGroup>(plan, s.item);
+    const KeyRange all = given_to_all<Spec::kGroup, Hooks>(plan, s.item);
+    if (lane_index() > 0) return;
+    s.some_see = some;
+    write_whole_tiles(s, all);
+  }
+
+  static HEDDLE_DEVICE void write_whole_tiles(AppendStream& s, const KeyRange& all_see) {
+    const WholeTiles full = WholeTiles::of<Spec::kTile.kv>(all_see, s.item.gap_begin, s.item.gap_tiles);
+    s.full_begin = full.begin;
+    s.full_end = full.end;
+  }
+
+  const AttentionParams& p_;
   Smem& smem_;
   AppendStream* record_ = nullptr;
   RingPlace<Smem::kQBuffers> q_;

@@ -70,7 +70,7 @@ class Decode {
   using QkTile = typename Smem::QkTile;
   using VTile = typename Smem::VTile;
   using Address = KvAddress<kPageSize>;
-  using Cursor = LoadCursor<kTileKv, Spec::kGroup>;
+  using Cursor = LoadCursor<kTileKv, Spec::kGroup, Spec::kRowsGiven>;
   static constexpr int kHalves = Rows::kHalves;
   static_assert(kTileKv == kWarps * kWarpKeys && (kWarpKeys == 16 || kWarpKeys == 32),
                 "every warp owns 16 or 32 keys of a KV tile");
@@ -201,7 +201,10 @@ class Decode {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) state_[half] = empty_row_state();
     rows_.begin();
-    all_see_ = seen_by_all<Spec::kGroup, Hooks>(work_.header->mask, item);
+    if constexpr (Spec::kRowsGiven)
+      all_see_ = given_to_all<Spec::kGroup, Hooks>(work_.header, item);
+    else
+      all_see_ = seen_by_all<Spec::kGroup, Hooks>(work_.header->mask, item);
     q_ = next_q(compute_q_);
     if constexpr (Hooks::has_query_transform) transform_q(item);
   }
@@ -238,7 +241,11 @@ class Decode {
   }
 
   HEDDLE_DEVICE void transform_stage(typename Smem::WarpStage& stage, const WorkItem& item, int first) {
-    const KeyRange seen = seen_by_some<Spec::kGroup>(work_.header->mask, item);
+    KeyRange seen;
+    if constexpr (Spec::kRowsGiven)
+      seen = given_to_some<Spec::kGroup>(work_.header, item);
+    else
+      seen = seen_by_some<Spec::kGroup>(work_.header->mask, item);
     const HookContext context = {item.request, kv_head_ * Spec::kGroup, kv_head_, -1, -1, -1, item.qo_len, item.kv_len};
     const LandedKeys keys{kWarpKeys, first, seen.contains_all(first, first + kWarpKeys),
                           [&](int row) { return seen.contains(first + row); }};
@@ -270,8 +277,10 @@ class Decode {
   HEDDLE_DEVICE void apply(typename Rows::Logits& s, const WorkItem& item, int first) {
     RowInfo info[kHalves];
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half)
+    for (int half = 0; half < kHalves; ++half) {
       info[half] = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, lane_index() / 4 + half * 8);
+      if constexpr (kMasked) take_given_range<Spec>(info[half], work_.header);
+    }
     apply_variant<kMasked>(s, info, state_, first, p_.sm_scale, hooks_);
   }
 

@@ -150,10 +150,12 @@ class HostAttention {
     read_q(c, q);
     State state;
     state.o.assign(p_.head_dim_vo, 0.0f);
+    const RowKeys* given = header_.row_keys_offset != 0 ? at<RowKeys>(header_.row_keys_offset) + c.q_row : nullptr;
     for (int t = item.tile_begin; t < item.tile_end; ++t) {
       const int64_t start = int64_t(t >= item.gap_begin ? t + item.gap_tiles : t) * p_.tile_kv;
       for (int64_t kv_pos = start; kv_pos < start + p_.tile_kv && kv_pos < item.kv_len; ++kv_pos) {
         if (!host_keeps(header_.mask, c.q_pos, kv_pos)) continue;
+        if (given != nullptr && (kv_pos < given->begin || kv_pos >= given->end)) continue;
         kv.kv_pos = static_cast<int>(kv_pos);
         c.move_to_key(kv.kv_pos);
         read_k(item, kv, k);

@@ -45,6 +45,12 @@ HEDDLE_DEVICE RowInfo row_info(const MaskBounds& mask, const WorkItem& item, int
   return info;
 }
 
+// The same where the batch gives the rows' ranges. Only a mask asks for them.
+template <class Spec>
+HEDDLE_DEVICE void take_given_range(RowInfo& info, const PlanHeader* header) {
+  if constexpr (Spec::kRowsGiven) info.keys = given_range(header, info.context.q_row);
+}
+
 HEDDLE_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
   return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));

@@ -81,6 +81,45 @@ HEDDLE_DEVICE KeyRange seen_by_all(const MaskBounds& mask, const WorkItem& item)
   return {high.lo, min_of(low.hi, end), min_of(low.sink, end)};
 }
 
+// Where the batch gives each row its range of keys (Spec::kRowsGiven), the plan holds what of it the declared mask
+// leaves, and that alone decides. Neighbouring rows may then see any ranges, so an item asks all of its tokens: the
+// whole warp together, a token a lane.
+HEDDLE_DEVICE const RowKeys* row_keys(const PlanHeader* header) {
+  return reinterpret_cast<const RowKeys*>(reinterpret_cast<const uint8_t*>(header) + header->row_keys_offset);
+}
+HEDDLE_DEVICE KeyRange given_range(const PlanHeader* header, int q_row) {
+  const int2 keys = __ldg(reinterpret_cast<const int2*>(row_keys(header) + q_row));
+  return {keys.x, keys.y, 0};
+}
+
+// Calls with the range of each of an item's tokens; a lane past the last token gets that one's again.
+template <int kGroup, class Visit>
+HEDDLE_DEVICE void for_given_tokens(const PlanHeader* header, const WorkItem& item, const Visit& visit) {
+  const int first = item.row_begin / kGroup, last = (item.row_begin + item.num_rows - 1) / kGroup;
+  for (int token = first; token <= last; token += kWarpSize)
+    visit(given_range(header, item.qo_begin + min_of(token + lane_index(), last)));
+}
+
+// seen_by_some and seen_by_all from those. Rows that see nothing leave the union as it is, and an intersection empty.
+template <int kGroup>
+HEDDLE_DEVICE KeyRange given_to_some(const PlanHeader* header, const WorkItem& item) {
+  KeyRange seen = {item.kv_len, 0, 0};
+  for_given_tokens<kGroup>(header, item, [&](const KeyRange& keys) {
+    seen.lo = min_of(seen.lo, keys.lo);
+    seen.hi = max_of(seen.hi, keys.hi);
+  });
+  return {__reduce_min_sync(kFullMask, seen.lo), __reduce_max_sync(kFullMask, seen.hi), 0};
+}
+template <int kGroup, class Hooks>
+HEDDLE_DEVICE KeyRange given_to_all(const PlanHeader* header, const WorkItem& item) {
+  KeyRange seen = {0, Hooks::masks_new_keys_only ? item.kv_len - item.qo_len : item.kv_len, 0};
+  for_given_tokens<kGroup>(header, item, [&](const KeyRange& keys) {
+    seen.lo = max_of(seen.lo, keys.lo);
+    seen.hi = min_of(seen.hi, keys.hi);
+  });
+  return {__reduce_max_sync(kFullMask, seen.lo), __reduce_min_sync(kFullMask, seen.hi), 0};
+}
+
 // Position of the first key of visited tile t.
 template <int kTileKv>
 HEDDLE_DEVICE int tile_start(const WorkItem& item, int t) {
@@ -99,11 +138,11 @@ struct TileRange {
 };
 
 // Steps through every (item, kv head, KV tile) of a CTA in the order in which they are computed.
-template <int kTileKv, int kGroup>
+template <int kTileKv, int kGroup, bool kRowsGiven>
 class LoadCursor {
  public:
   HEDDLE_DEVICE explicit LoadCursor(const WorkList& work)
-      : next_(work.items + work.begin), end_(work.items + work.end), mask_(&work.header->mask) {
+      : next_(work.items + work.begin), end_(work.items + work.end), header_(work.header) {
     enter_next_item();
   }
   HEDDLE_DEVICE bool done() const { return done_; }
@@ -134,13 +173,16 @@ class LoadCursor {
     tile_ = item.tile_begin;
     kv_head_ = item.kv_head_begin;
     kv_offset_ = item.kv_offset;
-    seen_ = seen_by_some<kGroup>(*mask_, item);
+    if constexpr (kRowsGiven)
+      seen_ = given_to_some<kGroup>(header_, item);
+    else
+      seen_ = seen_by_some<kGroup>(header_->mask, item);
   }
 
   // Own copies: a reference to a sibling member would keep the whole kernel state in local memory.
   const WorkItem* next_;
   const WorkItem* end_;
-  const MaskBounds* mask_;
+  const PlanHeader* header_;
   TileRange<kTileKv> tiles_;
   int64_t kv_offset_;
   KeyRange seen_;

@@ -65,6 +65,7 @@ ArgumentCall::ArgumentCall(const AttentionConfig& given) : config(given) {
   append.new_k = append.new_v = half_tensor(new_rows(), {kRows, kv_heads, kDim});
   append.k = append.v = tensors.k;
   append.kv_indices = tensors.kv_indices;
+  if (config.variant == "key_ranges") first_keys = {0, 5}, end_keys = {40, 12};
 }
 
 Batch ArgumentCall::batch() const {
@@ -74,6 +75,7 @@ Batch ArgumentCall::batch() const {
   batch.kv_table_stride = kv_table_stride;
   if (!has_csr) batch.kv_lens = kv_lens;
   if (plans_with_ids) batch.kv_indices = ids;
+  batch.first_keys = first_keys, batch.end_keys = end_keys;
   return batch;
 }
 
@@ -112,6 +114,7 @@ const std::vector<ArgumentPath>& argument_paths() {
       {"sigmoid", config("sigmoid", [](auto&) {}), false},
       {"window", config("sliding_window", [](auto&) {}), false},
       {"rope", config("rope", [](auto&) {}), false},
+      {"ranges", config("key_ranges", [](auto&) {}), true},
   };
   return paths;
 }
@@ -130,12 +133,19 @@ const std::vector<Argument>& arguments() {
       {"batch_invariant", [](Call& c) { c.config.batch_invariant = true; }, {{"sharing", "batch_invariant"}}},
       {"share_prefixes", [](Call& c) { c.config.share_prefixes = true; },
        {{"append", "share_prefixes"}, {"ragged", "share_prefixes"}, {"invariant", "share_prefixes"},
-        {"window", "share_prefixes"}, {"rope", "share_prefixes"}}},
+        {"window", "share_prefixes"}, {"rope", "share_prefixes"}, {"ranges", "share_prefixes"}}},
       {"append_kv = copy", [](Call& c) { c.config.append_kv = AppendKv::copy; }, {}},
       {"append_kv = transform", [](Call& c) { c.config.append_kv = AppendKv::transform; },
        {{"*", "append_kv is transform"}, {"transform", ""}, {"rope", ""}}},
       {"max_qo_len of the maxima", [](Call& c) { c.maxima.max_qo_len = 40; }, {{"decode", "max_qo_len is 40"}}},
-      {"many rows", [](Call& c) { c.qo_indptr = {0, 40, 41}; }, {{"decode", "qo_len is 40"}}},
+      {"many rows", [](Call& c) { c.qo_indptr = {0, 40, 41}; },
+       {{"decode", "qo_len is 40"}, {"ranges", "first_keys has 2 entries"}}},
+      {"ranges of keys", [](Call& c) { c.first_keys = {0, 7}, c.end_keys = {40, 40}; },
+       {{"*", "The batch gives 2 first_keys and 2 end_keys"}, {"ranges", ""}}},
+      {"first keys alone", [](Call& c) { c.first_keys = {0, 7}, c.end_keys = {}; },
+       {{"*", "The batch gives 2 first_keys and 0 end_keys"}, {"ranges", "end_keys has 0 entries"}}},
+      {"a range past the last key", [](Call& c) { c.first_keys = {0, 7}, c.end_keys = {40, 41}; },
+       {{"*", "The batch gives 2 first_keys and 2 end_keys"}, {"ranges", "end_keys[1], of its query row 0, is 41"}}},
       {"a page table", give_table, {{"ragged", "dense page table"}}},
       {"last_page_len", [](Call& c) { c.has_last_page_len = true; }, {{"ragged", "last_page_len"}}},
       {"page ids for plan()", [](Call& c) { c.plans_with_ids = true; }, {{"*", "kv_indices"}, {"sharing", ""}}},

@@ -24,6 +24,7 @@ struct ArgumentCall {
   std::vector<std::int32_t> ids{0, 1, 2, 3, 4, 5, 0, 1};
   std::int64_t kv_table_stride = 0;
   bool has_csr = true, has_last_page_len = true, plans_with_ids = false;
+  std::vector<std::int32_t> first_keys, end_keys;
   heddle::Tensors tensors;
   heddle::AppendTensors append;
   heddle::ParamValues params, append_params;

@@ -20,7 +20,7 @@ std::string random_composition(tools::Random& random, const std::vector<std::str
 
 bool is_disagreement(std::string_view sentence) {
   constexpr std::string_view kReasons[] = {
-      "the AND of two windows with sinks", "the parts of a variant must agree",
+      "the AND of two windows with sinks", "the AND of a range with a window", "the parts of a variant must agree",
       "a variant may have one", "may use one kind of pair", "compose it once"};
   return std::any_of(std::begin(kReasons), std::end(kReasons), [&](std::string_view reason) {
     return sentence.find(reason) != std::string_view::npos;

@@ -48,13 +48,16 @@ class FormulaCheck {
   std::string problem() {
     const tools::VariantTensors own(engine_, variant_, tools::shape_words(config_, qo_lens_, kv_lens_),
                                     params_, random_.bits());
+    const tools::KeyRanges all_ranges = tools::random_key_ranges(variant_, random_.bits(), qo_lens_, kv_lens_);
     for (const Request& request : kRequests) {
       const Row q = values(request.qo_len * config_.num_qo_heads), k = values(request.kv_len * config_.num_kv_heads),
                 v = values(request.kv_len * config_.num_kv_heads);
+      const tools::KeyRanges ranges = all_ranges.part(std::size_t(request.qo_begin), std::size_t(request.qo_len));
       const std::string found = compare({.num_qo_heads = config_.num_qo_heads, .num_kv_heads = config_.num_kv_heads,
                                          .head_dim = config_.head_dim, .request = request.index,
                                          .qo_begin = request.qo_begin, .qo_len = request.qo_len,
-                                         .kv_len = request.kv_len, .q = q, .k = k, .v = v, .tensors = own.on_host()});
+                                         .kv_len = request.kv_len, .q = q, .k = k, .v = v, .tensors = own.on_host(),
+                                         .first_keys = ranges.first, .end_keys = ranges.end});
       if (!found.empty()) return fmt::format("{}: {}", variant_.name, found);
     }
     return "";

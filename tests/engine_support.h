@@ -66,7 +66,8 @@ class VariantStep {
 
   heddle::tools::StepCheck run(heddle::Attention& attention,
                                const heddle::ParamValues& params = {}) {
-    const heddle::tools::StepBatch batch = fill();
+    heddle::tools::StepBatch batch = fill();
+    batch.ranges = heddle::tools::random_key_ranges(attention.variant(), 4, lengths_.qo, lengths_.kv);
     heddle::Workspace workspace = attention.workspace(
         {.max_requests = int(lengths_.kv.size()), .max_qo_rows = rows(), .max_kv_tokens = 1 << 20});
     summary_ = attention.plan(batch.batch(), workspace, nullptr, params);

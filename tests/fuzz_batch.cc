@@ -18,6 +18,7 @@ PlanConfig config_of(std::uint16_t bits) {
   config.group = kGroups[bits / 4 % 4];
   config.num_kv_heads = bits / 16 % 3 + 1;
   config.batch_invariant = bits & 256;
+  config.rows_given = bits & 1024;
   if (bits & 512) config.pipeline[1] = {};
   return config;
 }
@@ -72,6 +73,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<std::int32_t> qo = array_of(bytes), kv = array_of(bytes),
                                   last = array_of(bytes), lens = array_of(bytes);
   const auto stride = static_cast<std::int64_t>(bytes.take<std::uint64_t>());
+  const std::vector<std::int32_t> none, first_keys = config.rows_given ? array_of(bytes) : none,
+                                        end_keys = config.rows_given ? array_of(bytes) : none;
   try {
     Planner planner(config, maxima);
     heddle_tests::PlanBytes memory(planner.layout().plan_bytes);
@@ -79,7 +82,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                               .kv_indptr = kv,
                                               .last_page_len = last,
                                               .kv_table_stride = stride,
-                                              .kv_lens = lens},
+                                              .kv_lens = lens,
+                                              .first_keys = first_keys,
+                                              .end_keys = end_keys},
                                              mask, memory.span());
     promise(summary.plan_bytes <= planner.layout().plan_bytes, "a plan fits its room");
     check_items(PlanView(memory.view().first(summary.plan_bytes)), config, planner.layout(),

@@ -55,7 +55,18 @@ class Trial {
     }
     if (place_ == others_) step.push_back({0, probe_.qo_len});
     cache_.upload();
-    return tools::StepBatch(cache_, step);
+    tools::StepBatch batch(cache_, step);
+    if (attention_.variant().mask.rows_given) give_ranges(batch);
+    return batch;
+  }
+
+  // The probe's rows see all but a few keys at both ends, the same ones every time.
+  void give_ranges(tools::StepBatch& batch) {
+    for (const tools::StepRequest& r : batch.requests) {
+      const std::vector<std::int32_t> qo_len{r.qo_len}, kv_len{cache_.kv_len(r.request)};
+      if (r.request != 0) batch.ranges.append(tools::random_key_ranges(attention_.variant(), random_.bits(), qo_len, kv_len));
+      for (int row = 0; r.request == 0 && row < r.qo_len; ++row) batch.ranges.add(100 + 3 * row, kv_len[0] - 70 + row);
+    }
   }
 
   void prepare(const tools::StepBatch& batch) {
@@ -171,6 +182,8 @@ std::vector<Probe> probes(int scale) {
       {config("causal", 4, 2, 64), 70, 300, {}, false},
       {config("causal", 2, 1, 64), 33, 9000 * scale},  // on the CPU device two query tiles
       {config("causal", 4, 2, 64), 9, 0, {}, false},
+      {config("key_ranges", 4, 1, 128), 3, 3500 * scale},
+      {config("key_ranges", 2, 1, 64), 33, 9000 * scale},
   };
 }
 

@@ -10,10 +10,12 @@ TEST_CASE("plan allocates nothing, not even the first time", "[planner]") {
   const std::vector<std::int32_t> kv = parse_lengths("uniform:200:1:9000");
   std::vector<std::int32_t> qo(kv.size(), 1);
   for (std::size_t r = 0; r < qo.size(); r += 7) qo[r] = 300;
-  const OwnedBatch large(qo, kv, 16), small({1}, {77}, 16), none({}, {}, 16);
-  for (const bool batch_invariant : {false, true}) {
+  for (const int kind : {0, 1, 2, 3}) {
     PlanConfig config = named_config();
-    config.batch_invariant = batch_invariant;
+    config.batch_invariant = kind % 2 == 1;
+    config.rows_given = kind >= 2;
+    OwnedBatch large(qo, kv, 16), small({1}, {77}, 16), none({}, {}, 16);
+    if (config.rows_given) large.give_ranges(qo, kv), small.give_ranges({1}, {77});
     Planner planner(config, maxima_of(qo, kv));
     PlanBytes bytes(planner.layout().plan_bytes);
 

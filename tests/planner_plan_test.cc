@@ -17,11 +17,14 @@ namespace {
 std::set<int> tiles_to_visit(const Case& c, int r, int row_begin, int num_rows, int tile_kv) {
   std::set<int> tiles;
   for (int token = row_begin / c.config.group; token <= (row_begin + num_rows - 1) / c.config.group; ++token) {
-    const std::int64_t q_pos = std::int64_t{c.kv[r]} - c.qo[r] + token;
+    const SeenKeys seen(c, r, token);
     for (int key = 0; key < c.kv[r]; ++key) {
-      if (keeps(c.mask, q_pos, key)) tiles.insert(key / tile_kv);
+      if (seen.contain(key)) tiles.insert(key / tile_kv);
     }
   }
+  // Given ranges may leave tiles between them that no row sees; a query tile visits one stretch of tiles.
+  if (c.config.rows_given && !tiles.empty())
+    for (int tile = *tiles.begin(); tile < *tiles.rbegin(); ++tile) tiles.insert(tile);
   return tiles;
 }
 

@@ -73,11 +73,13 @@ void check_pairs(const Case& c, Pipeline pipeline, const Streams& streams) {
         demand(stream->second[0].item.num_rows == end - begin, "a query tile has other rows");
         if (head > 0 && visits == visits_of(streams.pieces.at({r, begin, head - 1}), num_tiles))
           continue;
-        for (int token = begin / c.config.group; token <= (end - 1) / c.config.group; ++token)
+        for (int token = begin / c.config.group; token <= (end - 1) / c.config.group; ++token) {
+          const SeenKeys seen(c, r, token);
           for (int key = 0; key < c.kv[r]; ++key)
-            if (keeps(c.mask, std::int64_t{c.kv[r]} - c.qo[r] + token, key))
+            if (seen.contain(key))
               demand(visits[std::size_t(key / shape.tile_kv)] == 1,
                      "a visible pair is not computed exactly once");
+        }
       }
   }
   demand(found == streams.pieces.size(), "there are items of no row");
@@ -144,7 +146,8 @@ std::vector<std::byte> bytes_of_plan(const Case& c, std::byte dirt, PlanSummary&
   layout = planner.layout();
   PlanBytes memory(layout.plan_bytes + 256);
   std::fill(memory.span().begin(), memory.span().end(), dirt);
-  const OwnedBatch batch(c.qo, c.kv, c.config.page_size, c.table);
+  OwnedBatch batch(c.qo, c.kv, c.config.page_size, c.table);
+  if (c.config.rows_given) batch.give_ranges(c.qo, c.kv);
   summary = planner.plan(batch.view(), c.mask, memory.span().first(layout.plan_bytes));
   for (const std::byte b : memory.view().subspan(layout.plan_bytes))
     demand(b == dirt, "something was written behind the room");

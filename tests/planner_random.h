@@ -21,6 +21,23 @@ struct Case {
   bool table = false;
 };
 
+// The keys that a row of a request sees, with its range where that is given.
+struct SeenKeys {
+  MaskBounds mask;
+  std::int64_t q_pos;
+  RowRange range;
+
+  SeenKeys(const Case& c, int request, int row)
+      : mask(c.mask), range{0, c.kv[std::size_t(request)]} {
+    const std::int32_t qo = c.qo[std::size_t(request)], kv = c.kv[std::size_t(request)];
+    q_pos = std::int64_t{kv} - qo + row;
+    if (c.config.rows_given) range = range_of(qo, kv, row);
+  }
+  bool contain(std::int64_t kv_pos) const {
+    return kv_pos >= range.first && kv_pos < range.end && keeps(mask, q_pos, kv_pos);
+  }
+};
+
 using Random = std::mt19937;
 inline int draw(Random& random, int low, int high) {
   return std::uniform_int_distribution<int>(low, high)(random);
@@ -75,6 +92,8 @@ inline Case random_case(Random& random) {
     c.qo = {std::min(qo_most, 4), std::min(qo_most, 1)};
     c.kv = {draw(random, 0, 14000), draw(random, 0, 3000)};
   }
+  config.rows_given = draw(random, 0, 2) == 0;
+  if (config.rows_given) c.mask.sink = 0;
   c.table = config.page_size > 0 && draw(random, 0, 2) == 0;
   return c;
 }

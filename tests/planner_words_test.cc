@@ -89,7 +89,7 @@ TEST_CASE("explain: masks, empty requests and absent pipelines", "[planner][expl
   CHECK_THAT(explained(named_config(), {100}, {100}, 0, {.causal = 1}),
              contains("400 packed rows, more than 16, so the append pipeline runs it. Its 4 query tiles of up to 128 rows"));
   CHECK_THROWS_WITH(explained(named_config(), {1}, {50}, 1), "The plan has no request 1; it has 1 of them, counted from 0.");
-  CHECK_THROWS_WITH(explain(named_config(), {}, 0), "A plan of 0 bytes has no header; it takes at least 64.");
+  CHECK_THROWS_WITH(explain(named_config(), {}, 0), "A plan of 0 bytes has no header; it takes at least 80.");
 }
 
 TEST_CASE("draw_svg: one bar a CTA, a colour a request, pieces outlined", "[planner][draw]") {

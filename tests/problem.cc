@@ -41,7 +41,10 @@ ParamValues ProblemShape::all_params() const { return tools::all_params(config, 
 Problem::Problem(const Engine& engine, const ProblemShape& shape, std::uint64_t seed)
     : engine_(engine), shape_(shape),
       own_(engine, engine.variants().at(shape.config.variant),
-           tools::shape_words(shape.config, shape.qo_lens, shape.kv_lens), shape.all_params(), seed + 1) {
+           tools::shape_words(shape.config, shape.qo_lens, shape.kv_lens), shape.all_params(), seed + 1),
+      ranges_(shape.ranges ? *shape.ranges
+                           : tools::random_key_ranges(engine.variants().at(shape.config.variant), seed + 2, shape.qo_lens,
+                                                      shape.kv_lens)) {
   Random random(seed);
   lay_out(random);
   fill(random, seed);
@@ -130,6 +133,7 @@ Batch Problem::batch() const {
   Batch batch{.qo_indptr = qo_indptr_, .kv_indptr = kv_indptr_};
   if (shape_.config.page_size) batch.last_page_len = last_page_len_;
   if (shape_.config.share_prefixes) batch.kv_indices = kv_indices_;
+  ranges_.give(batch);
   return batch;
 }
 
@@ -201,9 +205,11 @@ Verdict Problem::judge_request(int request, const std::vector<std::uint16_t>& o,
       for (int d = 0; d < c.head_dim; ++d)
         q.push_back(tools::to_float(q_host_[row * q_.row + head * q_.head + d], c.q_dtype));
   const std::vector<double> k = gather_kv(request, true), v = gather_kv(request, false);
+  const tools::KeyRanges ranges = ranges_.part(std::size_t(begin), std::size_t(qo_len));
   ReferenceInput input{.num_qo_heads = c.num_qo_heads, .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim,
                        .head_dim_vo = c.head_dim_vo, .request = request, .qo_begin = begin, .qo_len = qo_len, .kv_len = shape_.kv_lens[request],
-                       .sm_scale = c.sm_scale, .q = q, .k = k, .v = v, .tensors = own_.on_host()};
+                       .sm_scale = c.sm_scale, .q = q, .k = k, .v = v, .tensors = own_.on_host(),
+                       .first_keys = ranges.first, .end_keys = ranges.end};
   const ParamValues params = shape_.all_params();
   const Variant& variant = engine_.variants().at(c.variant);
   const ReferenceResult exact = reference(engine_, variant, params, input);

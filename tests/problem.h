@@ -11,6 +11,7 @@
 #include "engine/kernel_source.h"
 #include "engine/reference.h"
 #include "tools/device_memory.h"
+#include "tools/key_ranges.h"
 #include "tools/random_case.h"
 #include "tools/variant_tensors.h"
 
@@ -25,6 +26,8 @@ struct ProblemShape {
   std::vector<int> shared_pages;  // of each request: leading pages that are those of the one before it
   // In place of random values: every element of q, of k and of v.
   std::optional<std::array<float, 3>> constant;
+  // Of a variant that asks for them; left out, they are drawn.
+  std::optional<heddle::tools::KeyRanges> ranges;
   std::string describe() const;
   heddle::ParamValues all_params() const;  // with the config's constants
 };
@@ -74,6 +77,7 @@ class Problem {
   std::vector<std::uint16_t> q_host_, k_host_, v_host_, o_poison_;
   heddle::tools::DeviceMemory q_device_, k_device_, v_device_, o_device_, lse_device_, indices_device_;
   heddle::tools::VariantTensors own_;
+  heddle::tools::KeyRanges ranges_;
 };
 
 // On all cores, so that what follows takes them from the cache: what compiling one by one costs most.

@@ -301,6 +301,20 @@ class Run(Command):
         self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"shared": [[2, 16], [3, 16]]}), says="divide")
         self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"pool": 160}), says="300")
 
+    def test_given_ranges(self):
+        file = self.workloads({"kind": "append", "qo": [5, 1, 70], "compose": ["causal", "key_ranges"], "documents": 50},
+                              {"variant": "key_ranges", "prefix": 20}, {"compose": ["soft_cap", "key_ranges"], "documents": 64})
+        rows = self.figures("bench", "--device", "cpu", "--workloads", file)["rows"]
+        self.assertTrue(all("us" in row for row in rows), rows)
+        self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"variant": "key_ranges"}), says="say which")
+        self.refused("bench", "--device", "cpu", "--workloads", self.workloads({"documents": 5}), says="only a variant")
+        for words in (("--qo", "[1,70,3]", "--kv", "[300,90,50]"), ("--qo", "200", "--kv", "[200]", "--page", 0)):
+            self.assertTrue(self.figures("verify", "--device", "cpu", "--variant", "causal+key_ranges", *words)["ok"])
+        self.refused("plan", "--variant", "causal+key_ranges",
+                     says="each row's range of keys given with the batch .*; heddle plan takes lengths alone")
+        self.refused("verify", "--device", "cpu", "--variant", "streaming_llm+key_ranges", says="leave one of the two out")
+        self.assertIn("boundary tiles of the declared mask (rows = given)", self.done("variants", "show", "key_ranges"))
+
     def test_bench_batch_invariant(self):
         file = self.workloads({}, {"batch_invariant": True}, {"kind": "append", "qo": [5, 1, 70], "causal": True})
         rows = self.figures("bench", "--device", "cpu", "--workloads", file)["rows"]

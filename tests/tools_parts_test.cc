@@ -82,6 +82,29 @@ TEST_CASE("workload: a variant's declared mask decides what is counted", "[tools
   CHECK_THROWS_WITH(settle_variant(engine, w), contains("window"));
 }
 
+TEST_CASE("workload: given ranges count the pairs that they leave", "[tools]") {
+  Engine engine({.device = DeviceKind::cpu});
+  const std::string shape = R"("qo": [1, 10], "kv": [5, 10], "heads": [2, 1, 8], "page": 0, )";
+  const auto settled = [&](const std::string& rule) {
+    Workload w = only_workload(shape + rule);
+    settle_variant(engine, w);
+    return w;
+  };
+  constexpr double kPair = 4.0 * 8 * 2;
+  // Documents of four keys: of the second request two whole ones and half a one; the first one's row stands in its second.
+  CHECK(settled(R"("variant": "key_ranges", "documents": 4)").flops() == kPair * (1 + 4 * 4 + 4 * 4 + 2 * 2));
+  CHECK(settled(R"("compose": ["causal", "key_ranges"], "documents": 4)").flops() == kPair * (1 + 10 + 10 + 3));
+  const Workload prefix = settled(R"("variant": "key_ranges", "prefix": 3)");
+  CHECK(prefix.flops() == kPair * (5 + 3 + 3 + 3 + 4 + 5 + 6 + 7 + 8 + 9 + 10));
+  CHECK(prefix.kv_bytes() == 2.0 * (15 * 2 * 8));
+  CHECK(prefix.keys_of(1, 0).end == 3);
+  CHECK_FALSE(prefix.is_plain_decode());
+
+  CHECK_THROWS_WITH(settled(R"("variant": "key_ranges")"), contains("has neither \"documents\" nor a \"prefix\""));
+  CHECK_THROWS_WITH(settled(R"("causal": true, "prefix": 3)"), contains("which only a variant whose mask has"));
+  CHECK_THROWS_WITH(settled(R"("variant": "key_ranges", "documents": 4, "prefix": 3)"), contains("one of the two must be 0"));
+}
+
 TEST_CASE("workload: keys that requests share are counted once", "[tools]") {
   const std::string shape = R"("qo": "8x1", "kv": "8x100", "heads": [2, 1, 8], "page": 4)";
   // Eight share 40 keys, each two of them 20 more; the last 40 are their own.
@@ -92,7 +115,7 @@ TEST_CASE("workload: keys that requests share are counted once", "[tools]") {
 
 TEST_CASE("workload: the built-in list is whole", "[tools]") {
   const auto workloads = read_workloads(embedded_text("tools/workloads.json"), "workloads.json");
-  CHECK(workloads.size() == 45 + 6 + 4 + 10 + 5 + 17 + 20 + 5);
+  CHECK(workloads.size() == 45 + 6 + 4 + 10 + 5 + 17 + 22 + 5);
   CHECK(workloads.at(5).name == "decode_b64_4k");
   CHECK(workloads.at(5).layers() == 2);
   CHECK(workloads.at(0).layers() == 24);

@@ -118,6 +118,7 @@ std::map<std::string, Formula> make_formulas() {
     const int draft = p.kv_pos - (p.kv_len - p.qo_len);
     return draft < 0 || bit_of(g.at("ancestors", {p.q_row, draft / 32}), draft % 32);
   });
+  all["key_ranges"] = mask_of([](const Place& p, const Given&) { return p.first_key <= p.kv_pos && p.kv_pos < p.end_key; });
   all["prefix_lm"] = mask_of([](const Place& p, const Given& g) {
     return is_past(p) || p.kv_pos < g.at("prefix_lens", {p.request});
   });
@@ -217,6 +218,7 @@ class Attention {
     const int kv_head = head / (in_.num_qo_heads / in_.num_kv_heads);
     Place p{in_.request, head, in_.qo_begin + row, in_.qo_len, in_.kv_len, in_.kv_len - in_.qo_len + row, 0,
             in_.num_qo_heads};
+    if (!in_.first_keys.empty()) p.first_key = in_.first_keys[std::size_t(row)], p.end_key = in_.end_keys[std::size_t(row)];
     const Row q = transformed(row_of(in_.q, in_.num_qo_heads, row, head), p.q_pos, true);
     const double scale = in_.sm_scale != 0 ? in_.sm_scale : 1 / std::sqrt(double(in_.head_dim));
     double sum = 0;

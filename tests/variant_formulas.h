@@ -16,6 +16,7 @@ struct Place {
   int request = 0, qo_head = 0, q_row = 0, qo_len = 0, kv_len = 0;
   int q_pos = 0, kv_pos = 0;
   int num_qo_heads = 0;
+  int first_key = 0, end_key = 0;  // the row's given range
 };
 
 // A variant's params and tensors by their own names.

@@ -104,6 +104,19 @@ TEST_CASE("composing a composition flattens it and settles the names anew", "[va
   CHECK(more.components[3].params.at("window") == 2);
 }
 
+TEST_CASE("a mask's rows are given where any part says so, beside the others' bounds", "[variants]") {
+  VariantRegistry registry;
+  CHECK(registry.at("key_ranges").mask.rows_given);
+  CHECK_FALSE(registry.at("causal").mask.rows_given);
+  REQUIRE(add(registry, R"({"name": "both", "compose": ["sliding_window", "soft_cap", "key_ranges"]})") == "added");
+  const Variant& both = registry.at("both");
+  CHECK(both.mask.rows_given);
+  CHECK(both.mask.causal);
+  CHECK(both.bounds(both.resolve({{"window", 7}})).window_left == 7);
+  REQUIRE(add(registry, R"({"name": "own", "compose": ["softmax"], "mask": {"rows": "given"}})") == "added");
+  CHECK(registry.at("own").mask.rows_given);
+}
+
 TEST_CASE("masks are ANDed: the smallest bound of each kind holds", "[variants]") {
   VariantRegistry registry;
   REQUIRE(add(registry, R"({"name": "near", "mask": {"window_left": 10, "window_right": 4}})") ==

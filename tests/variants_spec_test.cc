@@ -158,7 +158,7 @@ TEST_CASE("a key of any characters is shown in a readable pointer", "[variants]"
   CHECK(
       sentence_of([] { read(R"({"name": "a", "mask": {"a/b~\u0000\n": 1}})"); }) ==
       "dir/a.json, line 1: /mask/a~1b~0\\u0000\\n is not a key of a mask; the nearest valid one is "
-      "causal (allowed: causal, window_left, window_right, sink).");
+      "causal (allowed: causal, window_left, window_right, sink, rows).");
 }
 
 TEST_CASE("arguments beyond the room for them are refused", "[variants]") {

@@ -24,10 +24,6 @@ constexpr double kMostAllowed = 2e-2;    // of means of values near 1
 constexpr double kMeanAtMost = 4;        // what those come to; sums without softmax go beyond
 constexpr double kMostOfLargest = 5e-2;  // of small outputs; rounding alone costs a tenth of that
 
-VisibleKeys keys_of(const Workload& w, int request, int row) {
-  return visible_keys(w.mask, w.qo_lens[request], w.kv_lens[request], row);
-}
-
 std::vector<double> logits_of(const BenchData& data, int request, int row, int qo_head,
                               const VisibleKeys& keys) {
   const Workload& w = data.workload();
@@ -50,7 +46,7 @@ std::vector<double> output_of(const BenchData& data, int request, int row, int q
   const Workload& w = data.workload();
   const int dim = w.heads.vo_dim(),
             kv_head = qo_head / (w.heads.num_qo_heads / w.heads.num_kv_heads);
-  const VisibleKeys keys = keys_of(w, request, row);
+  const VisibleKeys keys = w.keys_of(request, row);
   std::vector<double> o(dim, 0.0);
   const std::vector<double> logits = logits_of(data, request, row, qo_head, keys);
   if (logits.empty()) return o;
@@ -104,6 +100,7 @@ std::vector<double> gather(const BenchData& data, RowOf row_of, int request, int
 // A composition whose hooks are all of one registered variant is that one under the mask of the whole, and
 // what is registered needs no compiler here.
 const Variant& with_its_hooks(const Engine& engine, const Workload& w, const Variant& whole) {
+  if (whole.mask.rows_given) return whole;  // a part may not take the ranges
   const Variant* found = nullptr;
   for (const std::string& name : w.compose) {
     const Variant& part = engine.variants().at(name);
@@ -132,6 +129,7 @@ Row reference_of(const BenchData& data, const WorkloadVariant& rule, int request
     const auto entry = std::next(outputs.begin(), i);
     const std::vector<double> q =
         gather(data, &BenchData::q_row, request, entry->first, entry->first + 1, heads, w.heads.head_dim);
+    const KeyRanges ranges = w.ranges.part(std::size_t(data.batch().qo_indptr[request] + entry->first), 1);
     const ReferenceInput input{.num_qo_heads = heads,
                                .num_kv_heads = w.heads.num_kv_heads,
                                .head_dim = w.heads.head_dim,
@@ -146,7 +144,9 @@ Row reference_of(const BenchData& data, const WorkloadVariant& rule, int request
                                .q = q,
                                .k = k,
                                .v = v,
-                               .tensors = rule.tensors};
+                               .tensors = rule.tensors,
+                               .first_keys = ranges.first,
+                               .end_keys = ranges.end};
     entry->second = reference(data.engine(), variant, rule.params, input).o;
   });
   return [outputs, vo_dim](int row, int head) {

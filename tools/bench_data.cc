@@ -65,6 +65,10 @@ Batch BenchData::first_requests(int count) const {
   batch.kv_indptr = batch.kv_indptr.first(count + 1);
   if (w_.page_size) batch.last_page_len = batch.last_page_len.first(count);
   if (w_.share_prefixes) batch.kv_indices = pages_.ids;
+  if (const std::size_t rows = std::size_t(batch.qo_indptr.back()); !w_.ranges.first.empty()) {
+    batch.first_keys = std::span(w_.ranges.first).first(rows);
+    batch.end_keys = std::span(w_.ranges.end).first(rows);
+  }
   return batch;
 }
 

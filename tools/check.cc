@@ -108,6 +108,7 @@ StepCheck check_step(const Engine& engine, const Attention& attention, const Par
                       heads = config.num_qo_heads;
     const Rows rows =
         gather(config, cache, layer, query, request.request, int(begin), request.qo_len);
+    const KeyRanges ranges = batch.ranges.part(begin, rows_of_q);
     const ReferenceInput input{.num_qo_heads = config.num_qo_heads,
                                .num_kv_heads = config.num_kv_heads,
                                .head_dim = config.head_dim,
@@ -120,7 +121,9 @@ StepCheck check_step(const Engine& engine, const Attention& attention, const Par
                                .q = rows.q,
                                .k = rows.k,
                                .v = rows.v,
-                               .tensors = tensors};
+                               .tensors = tensors,
+                               .first_keys = ranges.first,
+                               .end_keys = ranges.end};
     const Found found{
         std::span(o).subspan(begin * heads * config.vo_dim(), rows_of_q * heads * config.vo_dim()),
         std::span(lse).subspan(begin * heads, rows_of_q * heads)};

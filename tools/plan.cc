@@ -178,6 +178,11 @@ int plan(const Arguments& arguments) {
 
   Engine engine({.device = DeviceKind::cpu});
   const Variant& chosen = engine.variants().at(resolve_variant(engine, variant));
+  if (chosen.mask.rows_given)
+    fail(ErrorKind::invalid_argument,
+         "The mask of {} has each row's range of keys given with the batch (\"rows\": \"given\"); heddle plan takes lengths "
+         "alone, so choose a variant without.",
+         chosen.name);
   Input input;
   Workload& w = input.workload;
   w.heads = parse_heads(heads);

@@ -21,7 +21,9 @@ StepBatch::StepBatch(const KvCache& cache, const std::vector<StepRequest>& step)
 }
 
 Batch StepBatch::batch() const {
-  return {.qo_indptr = qo_indptr, .kv_indptr = kv_indptr, .last_page_len = last_page_len};
+  Batch batch{.qo_indptr = qo_indptr, .kv_indptr = kv_indptr, .last_page_len = last_page_len};
+  ranges.give(batch);
+  return batch;
 }
 
 std::int64_t StepBatch::num_kv_tokens(const KvCache& cache) const {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "tools/key_ranges.h"
 #include "tools/kv_cache.h"
 
 namespace heddle::tools {
@@ -19,6 +20,7 @@ struct StepRequest {
 struct StepBatch {
   std::vector<StepRequest> requests;
   std::vector<std::int32_t> qo_indptr, kv_indptr, last_page_len, kv_indices;
+  KeyRanges ranges;  // of a variant that asks for them
 
   StepBatch(const KvCache& cache, const std::vector<StepRequest>& requests);
   Batch batch() const;

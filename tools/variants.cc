@@ -48,6 +48,7 @@ std::string declared_mask_of(const Variant& variant) {
   add("window_left", variant.mask.window_left);
   add("window_right", variant.mask.window_right);
   add("sink", variant.mask.sink);
+  if (variant.mask.rows_given) parts.push_back("rows = given");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -163,7 +163,9 @@ int verify(const Arguments& arguments) {
   options.number(setting.random, "--random",
                  "so many random configurations in place of one, each with the command that runs it alone where it is "
                  "wrong; the reference of some needs a C++ compiler");
-  options.number(setting.seed, "--seed", "of the values and the order of pages, and of what --random draws");
+  options.number(setting.seed, "--seed",
+                 "of the values, the order of pages, the rows' ranges of keys where the variant has them given, and of "
+                 "what --random draws");
   options.text(setting.device, "--device", "auto, cuda or cpu");
   options.text(setting.json, "--json", "write the figures to this file");
   if (!options.parse(arguments)) return 0;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "runtime/driver.h"
+#include "tools/key_ranges.h"
 #include "tools/variant_tensors.h"
 
 namespace heddle::tools {
@@ -65,7 +66,8 @@ struct CaseData {
 StepCheck verify_case(const Engine& engine, Attention& attention, const VerifyCase& given) {
   const AttentionConfig& config = given.config;
   CaseData data(engine, given);
-  const StepBatch batch = data.fill(engine, given);
+  StepBatch batch = data.fill(engine, given);
+  batch.ranges = random_key_ranges(attention.variant(), given.seed + 3, given.qo_lens, given.kv_lens);
   const VariantTensors own(engine, attention.variant(), shape_words(config, given.qo_lens, given.kv_lens),
                            all_params(config, given.params), given.seed + 2);
   Workspace workspace = attention.workspace({.max_requests = std::max(1, int(given.kv_lens.size())),

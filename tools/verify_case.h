@@ -15,7 +15,7 @@ struct VerifyCase {
   KvLayout layout = KvLayout::NHD;
   std::vector<std::int32_t> qo_lens, kv_lens;  // as many of each
   ParamValues params;                          // of plan() and run()
-  std::uint64_t seed = 0;                      // of the values and the order of pages
+  std::uint64_t seed = 0;                      // of the values, the order of pages, and the rows' ranges of keys
 };
 
 // Plans and runs it with an Attention of its config, and checks what came out.

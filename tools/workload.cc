@@ -53,6 +53,16 @@ VisibleKeys visible_keys(const MaskBounds& mask, int qo_len, int kv_len, int row
   return keys;
 }
 
+VisibleKeys Workload::keys_of(int request, int row) const {
+  VisibleKeys keys = visible_keys(mask, qo_lens[request], kv_lens[request], row);
+  if (ranges.first.empty()) return keys;
+  const std::size_t q_row =
+      std::size_t(std::accumulate(qo_lens.begin(), qo_lens.begin() + request, std::int64_t{0})) + std::size_t(row);
+  keys.begin = std::max<std::int64_t>(keys.begin, ranges.first[q_row]);
+  keys.end = std::max(keys.begin, std::min<std::int64_t>(keys.end, ranges.end[q_row]));
+  return keys;
+}
+
 namespace {
 
 // Keys of the requests' sum that are those of a request in front: of every group all but one.
@@ -71,9 +81,9 @@ double Workload::kv_bytes() const {
   double keys = pool_keys > 0 ? pool_keys : -shared_keys(*this);
   for (std::size_t r = 0; r < kv_lens.size(); ++r) {
     if (qo_lens[r] == 0 || pool_keys > 0) continue;
-    // The rows' windows touch, so that together they reach from the first one's begin on.
-    VisibleKeys all = visible_keys(mask, qo_lens[r], kv_lens[r], 0);
-    all.end = visible_keys(mask, qo_lens[r], kv_lens[r], qo_lens[r] - 1).end;
+    // The rows' windows touch, and so do documents and a prefix: together they reach from the first one's begin on.
+    VisibleKeys all = keys_of(int(r), 0);
+    all.end = keys_of(int(r), qo_lens[r] - 1).end;
     keys += double(all.count());
   }
   return keys * heads.num_kv_heads * (heads.head_dim + heads.vo_dim()) * bytes_of(dtype);
@@ -87,8 +97,7 @@ double Workload::bytes() const {
 double Workload::flops() const {
   double pairs = 0;
   for (std::size_t r = 0; r < kv_lens.size(); ++r) {
-    for (int i = 0; i < qo_lens[r]; ++i)
-      pairs += double(visible_keys(mask, qo_lens[r], kv_lens[r], i).count());
+    for (int i = 0; i < qo_lens[r]; ++i) pairs += double(keys_of(int(r), i).count());
   }
   return 2.0 * (heads.head_dim + heads.vo_dim()) * heads.num_qo_heads * pairs;
 }
@@ -101,7 +110,7 @@ int Workload::layers() const {
 
 bool Workload::is_plain_decode() const {
   return kind == "decode" && (variant.empty() || variant == "softmax") && compose.empty() && soft_cap == 0 &&
-         window_left < 0 && !causal && !share_prefixes && shared.empty() && pool_keys == 0;
+         window_left < 0 && !causal && documents == 0 && prefix == 0 && !share_prefixes && shared.empty() && pool_keys == 0;
 }
 
 bool Workload::has_shape_of(const Workload& other) const {
@@ -145,7 +154,7 @@ void check_keys(const nlohmann::json& entry, const std::string& where) {
   static const std::vector<std::string> known = {
       "name",   "kind",     "qo",          "kv",      "heads",  "page",            "dtype",
       "causal", "soft_cap", "window_left", "variant", "params", "batch_invariant", "compose",
-      "beside", "shared",   "pool",        "share_prefixes", "portable"};
+      "beside", "shared",   "pool",        "share_prefixes", "portable", "documents", "prefix"};
   for (const auto& [key, value] : entry.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     fail(ErrorKind::invalid_argument, "{} has an unknown key \"{}\"; {}.", where, key,
@@ -167,6 +176,12 @@ void read_rule(const nlohmann::json& entry, const std::string& where, Workload& 
     fail(ErrorKind::invalid_argument, "{} has \"params\" without a \"variant\" to take them.",
          where);
   w.params = field_or(entry, "params", ParamValues(), where);
+  w.documents = field_or(entry, "documents", 0, where);
+  w.prefix = field_or(entry, "prefix", 0, where);
+  if (w.documents < 0 || w.prefix < 0 || (w.documents > 0 && w.prefix > 0))
+    fail(ErrorKind::invalid_argument,
+         "{} has \"documents\" of {} keys and a \"prefix\" of {}; they must not be negative, and one of the two must be 0.", where,
+         w.documents, w.prefix);
   w.causal = field_or(entry, "causal", false, where);
   w.soft_cap = field_or(entry, "soft_cap", 0.0, where);
   w.window_left = field_or(entry, "window_left", -1, where);
@@ -259,34 +274,6 @@ std::vector<Workload> read_workloads(std::string_view json, const std::string& f
   for (const auto& [table, list] : tables.items()) read_list(list, table, file, workloads);
   check_beside(workloads, file);
   return workloads;
-}
-
-void settle_variant(Engine& engine, Workload& w) {
-  if (!w.compose.empty()) {
-    w.variant = fmt::format("bench_{}", fmt::join(w.compose, "_"));
-    const std::string json =
-        fmt::format(R"({{"name": "{}", "compose": ["{}"]}})", w.variant, fmt::join(w.compose, "\", \""));
-    engine.register_variant(Variant::from_json(json, "the workload " + w.name, engine.variants()));
-  }
-  if (w.variant.empty()) return;
-  w.variant = resolve_variant(engine, w.variant);
-  const Variant& variant = engine.variants().at(w.variant);
-  w.mask = variant.bounds(variant.resolve(w.params));
-}
-
-WorkloadVariant variant_of(const Engine& engine, const Workload& w) {
-  if (!w.variant.empty()) return {engine.variants().at(w.variant), w.params};
-  ParamValues params;
-  std::vector<std::string> parts;
-  if (w.soft_cap > 0) parts.push_back("soft_cap");
-  if (w.window_left >= 0) parts.push_back("sliding_window");
-  if (w.causal && w.window_left < 0) parts.push_back("causal");
-  if (parts.empty()) parts.push_back("softmax");
-  if (w.soft_cap > 0) params["cap"] = w.soft_cap;
-  if (w.window_left >= 0) params["window"] = w.window_left;
-  const std::string json = fmt::format(R"({{"name": "bench_{}", "compose": ["{}"]}})",
-                                       fmt::join(parts, "_"), fmt::join(parts, "\", \""));
-  return {Variant::from_json(json, "the workload " + w.name, engine.variants()), params};
 }
 
 }  // namespace heddle::tools

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "tools/key_ranges.h"
 #include "tools/options.h"
 
 namespace heddle::tools {
@@ -15,6 +16,12 @@ namespace heddle::tools {
 // Keys that neighbouring requests have in common: groups of `requests` share the next `keys`.
 struct SharedLevel {
   int requests = 0, keys = 0;
+};
+
+// Keys that one row of a request sees: [begin, end), and the first `sinks` ones before those.
+struct VisibleKeys {
+  std::int64_t begin = 0, end = 0, sinks = 0;
+  std::int64_t count() const { return end - begin + sinks; }
 };
 
 struct Workload {
@@ -33,12 +40,17 @@ struct Workload {
   std::vector<std::string> compose;  // the same, of several
   ParamValues params;    // of `variant`
   MaskBounds mask;       // what rows see, as the keys above come to; settle_variant() knows more
+  int documents = 0;     // of a variant whose rows are given: packed documents of so many keys, or
+  int prefix = 0;        // so many keys that all rows see, and causal behind them. One of the two
+  KeyRanges ranges;      // what that comes to
   bool batch_invariant = false;
   bool portable = false;            // AttentionConfig's: no wgmma
   bool share_prefixes = false;      // AttentionConfig's; `shared` says what there is to share
   std::vector<SharedLevel> shared;  // from the first key on, each level's groups within those in front
   int pool_keys = 0;                // paged: requests draw their pages from so many keys; 0: each has its own
   int max_layers = 24;
+
+  VisibleKeys keys_of(int request, int row) const;  // whose query row is one of the request's
 
   std::int64_t num_qo_rows() const;
   std::int64_t num_kv_tokens() const;
@@ -61,11 +73,7 @@ struct Workload {
 void check_shared(const std::vector<SharedLevel>& levels, int page_size, const std::vector<std::int32_t>& kv_lens,
                   const std::string& where);
 
-// Keys that one row of a request sees: [begin, end), and the first `sinks` ones before those.
-struct VisibleKeys {
-  std::int64_t begin = 0, end = 0, sinks = 0;
-  std::int64_t count() const { return end - begin + sinks; }
-};
+// What a mask alone leaves of them.
 VisibleKeys visible_keys(const MaskBounds& mask, int qo_len, int kv_len, int row);
 
 // The list, and behind it the rows of "tables".

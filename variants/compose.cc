@@ -59,6 +59,7 @@ void append(Variant& all, const Variant& part) {
     all.tensors.push_back(std::move(tensor));
   }
   all.mask.causal = all.mask.causal || part.mask.causal;
+  all.mask.rows_given = all.mask.rows_given || part.mask.rows_given;
   append_bounds(all.mask.window_left, part.mask.window_left, first_param);
   append_bounds(all.mask.window_right, part.mask.window_right, first_param);
   append_bounds(all.mask.sink, part.mask.sink, first_param);
@@ -102,6 +103,19 @@ void check_sinks(std::string_view where, const std::vector<Variant>& parts) {
           where, part.name, other.name, other.mask.sink.empty() ? "a window" : "a sink too");
     }
   }
+}
+
+// A row's range of keys has one begin. Where it leaves out some sink keys and keeps others, the row would see two
+// ranges, neither from the first key on.
+void check_given_rows(std::string_view where, const std::vector<Variant>& parts) {
+  const auto find = [&parts](auto has) { return std::find_if(parts.begin(), parts.end(), has); };
+  const auto given = find([](const Variant& part) { return part.mask.rows_given; });
+  const auto sink = find([](const Variant& part) { return !part.mask.sink.empty(); });
+  if (given == parts.end() || sink == parts.end()) return;
+  fail(ErrorKind::invalid_spec,
+       "{}: {} declares a sink and {} has the rows' ranges given, but the AND of a range with a window and its sinks "
+       "is not one range of keys; leave one of the two out.",
+       where, sink->name, given->name);
 }
 
 void settle_softmax(std::string_view where, Variant& variant) {
@@ -247,6 +261,7 @@ Variant compose(Spec spec, const VariantRegistry& known) {
   settle_names(spec.where, out, out.tensors, &Component::tensors, "tensor");
   check_size(spec.where, out);
   check_sinks(spec.where, parts);
+  check_given_rows(spec.where, parts);
   check_initial_state(spec.where, out);
   settle_softmax(spec.where, out);
   for (const Hook hook : {Hook::query_transform, Hook::key_transform, Hook::value_transform}) {

@@ -42,6 +42,8 @@ struct ReferenceProblem {
   int num_rows = -1;  // -1: all
   double sm_scale = 1;
   MaskBounds mask;
+  const std::int32_t* first_keys = nullptr;  // [num_rows]: row i sees keys [first_keys[i], end_keys[i]), and of those
+  const std::int32_t* end_keys = nullptr;    // [num_rows] what the mask keeps; null: all that the mask keeps
   // f16 or bf16: round just where a tensor-core kernel must on its way to the output (transformed q,
   // k and v rows, weights relative to the row's largest), everything else in double. What such a
   // plain computation loses is the yardstick for a kernel's error. The output itself stays in
@@ -133,13 +135,14 @@ struct KeptKey {
   double logit;
 };
 
-// The keys that a row keeps with their final logits.
+// The keys that row `row` of q keeps with their final logits.
 template <class Hooks>
-std::vector<KeptKey> kept_keys(const Hooks& hooks, const ReferenceProblem& p, HookContext at,
+std::vector<KeptKey> kept_keys(const Hooks& hooks, const ReferenceProblem& p, int row, HookContext at,
                                const std::vector<double>& q, const KeyRows& rows) {
   std::vector<KeptKey> kept;
   for (int j = 0; j < p.kv_len; ++j) {
     if (!is_kept(p.mask, at.q_pos, j)) continue;
+    if (p.first_keys != nullptr && (j < p.first_keys[row] || j >= p.end_keys[row])) continue;
     at.move_to_key(j);
     const double* k = rows.k.data() + static_cast<std::int64_t>(j) * p.head_dim;
     double logit = 0;
@@ -191,7 +194,7 @@ void attend_row(const Hooks& hooks, const ReferenceProblem& p, const KeyRows& ro
                     return (void)pair, (void)d, x;
                   }
                 });
-  std::vector<KeptKey> kept = kept_keys(hooks, p, at, q, rows);
+  std::vector<KeptKey> kept = kept_keys(hooks, p, row, at, q, rows);
 
   double lse = kept.empty() ? minus_infinity : 0.0;
   if constexpr (Hooks::use_softmax) {

@@ -175,11 +175,14 @@ class Reader {
     const SpecNode* node = root_.find("mask");
     if (node == nullptr) return;
     fields_.object(*node);
-    fields_.check_keys(*node, {"causal", "window_left", "window_right", "sink"}, "a mask");
+    fields_.check_keys(*node, {"causal", "window_left", "window_right", "sink", "rows"}, "a mask");
     if (const SpecNode* causal = node->find("causal")) spec_.mask.causal = fields_.boolean(*causal);
     bound(*node, "window_left", spec_.mask.window_left);
     bound(*node, "window_right", spec_.mask.window_right);
     bound(*node, "sink", spec_.mask.sink);
+    if (const SpecNode* rows = node->find("rows")) {
+      spec_.mask.rows_given = fields_.word(*rows, {"given"}, "a mask's rows") == "given";
+    }
     const SpecNode* sink = node->find("sink");
     if (sink && spec_.mask.window_left.empty() && spec_.mask.window_right.empty()) {
       fail(ErrorKind::invalid_spec,

@@ -35,7 +35,7 @@ struct Spec {
   bool has_own_part() const {
     return compose.empty() || !params.empty() || !tensors.empty() || !hooks.empty() ||
            mask.causal || !mask.window_left.empty() || !mask.window_right.empty() ||
-           use_softmax.has_value();
+           mask.rows_given || use_softmax.has_value();
   }
 };
 

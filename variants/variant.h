@@ -100,6 +100,7 @@ struct DeclaredMask {
   bool causal = false;
   std::vector<Bound> window_left, window_right;
   std::vector<Bound> sink;  // at most one component declares it
+  bool rows_given = false;  // each row sees a range of keys that comes with every batch, and of it what the rest leaves
 };
 
 // Values by public name. Missing ones take the spec's default.

@@ -46,6 +46,28 @@ def test_plan_and_run_a_built_in_variant(engine):
     step.check(causal=True)
 
 
+def test_ranges_of_keys_given_with_the_plan(engine):
+    attention = engine.attention(variant="key_ranges", **HEADS)
+    workspace = attention.workspace(**MAXIMA)
+    rng, kv_lens = np.random.default_rng(4), [40, 23, 3, 32]
+    first = rng.integers(0, 30, 24).astype(np.int32)
+    end = np.concatenate([rng.integers(0, kv_len + 1, QO[r + 1] - QO[r]) for r, kv_len in enumerate(kv_lens)])
+    attention.plan(workspace, QO, KV, LAST, first_keys=first, end_keys=end.tolist())
+    step = Step()
+    step.run(attention, workspace)
+
+    def mask(r):
+        rows, kv_pos = slice(QO[r], QO[r + 1]), np.arange(kv_lens[r])[None, :]
+        return (kv_pos >= first[rows, None]) & (kv_pos < end[rows, None])
+
+    step.check(mask=mask)
+    with pytest.raises(heddle.InputError, match="end_keys has 0 entries"):
+        attention.plan(workspace, QO, KV, LAST, first_keys=first)
+    with pytest.raises(heddle.InputError, match="only the plan of a mask"):
+        causal = engine.attention(variant="causal", **HEADS)
+        causal.plan(causal.workspace(**MAXIMA), QO, KV, LAST, first_keys=first, end_keys=end)
+
+
 @pytest.mark.parametrize("form", [tuple, lambda x: np.array(x, np.int32), lambda x: np.array(x, np.int64),
                                   lambda x: np.repeat(np.array(x, np.int32), 2)[::2]])
 def test_lengths_in_any_form(engine, form):

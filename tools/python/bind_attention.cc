@@ -39,19 +39,23 @@ PyWorkspace* workspace(const PyAttention& self, int max_requests, std::int64_t m
 
 PlanSummary plan(PyAttention& self, PyWorkspace& workspace, nb::handle qo_indptr,
                  nb::handle kv_indptr, nb::handle last_page_len, nb::handle kv_lens,
-                 std::int64_t kv_table_stride, nb::handle kv_indices,
-                 const std::optional<ParamValues>& params, nb::handle stream_word, bool copy) {
+                 std::int64_t kv_table_stride, nb::handle kv_indices, nb::handle first_keys,
+                 nb::handle end_keys, const std::optional<ParamValues>& params,
+                 nb::handle stream_word, bool copy) {
   const Busy busy(workspace);
   const Stream stream = read_stream(stream_word, self.place);
   const HostInts qo(qo_indptr, "qo_indptr", stream, copy), kv(kv_indptr, "kv_indptr", stream, copy),
       last(last_page_len, "last_page_len", stream, copy), lens(kv_lens, "kv_lens", stream, copy),
-      pages(kv_indices, "kv_indices", stream, copy);
+      pages(kv_indices, "kv_indices", stream, copy), firsts(first_keys, "first_keys", stream, copy),
+      ends(end_keys, "end_keys", stream, copy);
   const Batch batch{.qo_indptr = qo.values(),
                     .kv_indptr = kv.values(),
                     .last_page_len = last.values(),
                     .kv_table_stride = kv_table_stride,
                     .kv_lens = lens.values(),
-                    .kv_indices = pages.values()};
+                    .kv_indices = pages.values(),
+                    .first_keys = firsts.values(),
+                    .end_keys = ends.values()};
   workspace.kv_table_stride = kv_table_stride;
   const nb::gil_scoped_release release;
   return self.attention.plan(batch, workspace.workspace, stream, params ? *params : ParamValues());
@@ -206,7 +210,9 @@ void bind_attention(nb::module_& m) {
       .def("plan", &plan, nb::arg("workspace"), nb::arg("qo_indptr"),
            nb::arg("kv_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(), nb::kw_only(),
            nb::arg("kv_lens") = nb::none(), nb::arg("kv_table_stride") = 0,
-           nb::arg("kv_indices") = nb::none(), nb::arg("params") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("copy") = false,
+           nb::arg("kv_indices") = nb::none(), nb::arg("first_keys") = nb::none(),
+           nb::arg("end_keys") = nb::none(), nb::arg("params") = nb::none(),
+           nb::arg("stream") = nb::none(), nb::arg("copy") = false,
            "Once a step: turns lengths into a balanced work list and starts its copy to the "
            "device.\n\n"
            "Lists, NumPy arrays or CPU tensors of integers; an array on the GPU is refused unless "
@@ -224,6 +230,10 @@ void bind_attention(nb::module_& m) {
            "neighbouring requests have\n"
            "    in common is then found and read once, where that is faster. None: nothing is "
            "shared.\n"
+           "first_keys, end_keys: [num_qo_rows]; for a variant whose mask has \"rows\": \"given\", and "
+           "no other: row i of q sees,\n"
+           "    of its request's keys, first_keys[i] to end_keys[i] - 1, and of those what the rest of "
+           "the mask leaves.\n"
            "params: run-time values of the variant's params; run() must get the same for those of "
            "a declared mask.\n"
            "stream: None (PyTorch's current stream, if it is imported), an integer or a stream "

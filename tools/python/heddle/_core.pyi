@@ -149,7 +149,8 @@ class Attention:
     def plan(
         self, workspace: Workspace, qo_indptr: Lengths, kv_indptr: Lengths | None = None,
         last_page_len: Lengths | None = None, *, kv_lens: Lengths | None = None, kv_table_stride: int = 0,
-        kv_indices: Lengths | None = None, params: Mapping[str, float] | None = None, stream: Stream = None,
+        kv_indices: Lengths | None = None, first_keys: Lengths | None = None, end_keys: Lengths | None = None,
+        params: Mapping[str, float] | None = None, stream: Stream = None,
         copy: bool = False,
     ) -> PlanSummary: ...
     def run(
