@@ -17,8 +17,10 @@
 //                      up behind Q K^T and not in front of the tile's barrier, four steps of Q K^T unrolled
 //   336   282   204    Q by cp.async in place of loads that were waited for one by one (7 % of 4x4k), two steps unrolled,
 //                      whether a tile is whole asked once
+//   344   319   224    the planner's price of an item: 4.8 tiles where it was 0.8 (the SMs were busy 87 % of 4x4k, 88 % of 16x1k)
 // The same: operands of Q K^T read a step ahead, four steps at once (338, 281, 206; hooks then spill).
-// Slower, before the last two rows: 256 rows in one CTA of 8 warps 270 to 275, 16 rows a warp 215 (64 rows) and 245
+// D = 64, 4x4k on pages of 16: 176, 218 by what is above, 237 with tiles of 128 keys (FlashAttention 2: 282).
+// Slower, before the last three rows: 256 rows in one CTA of 8 warps 270 to 275, 16 rows a warp 215 (64 rows) and 245
 // (128 rows).
 //
 // shared memory:  Q rows x D | 2 x (K kv x D, V kv x D) | row addresses 2 x 2 x kv

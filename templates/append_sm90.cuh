@@ -33,8 +33,10 @@
 //   pages of 16 as gathered K beside boxes of V (1x16k 559, 4x4k 525), all gathered (541, 505), boxes of whole
 //   rows, 4 KB each (575, 526).
 // soft_cap: 366 with four special functions a logit (exp2 twice, the reciprocals of tanh and of a division by the
-//   cap), 464 with tanh.approx in place of two, whose 2^-11 is more than the contract leaves; 345 with a polynomial
-//   for the reciprocal of tanh, on tiles of 128, 96 and 64 keys alike.
+//   cap), 345 with a polynomial for the reciprocal of tanh, on tiles of 128, 96 and 64 keys alike. Later, where 416 stood
+//   (three special functions, 1052 instructions a tile; they are issued all the time, turns hardly wait): 435 with all
+//   factors in one, 446 with a reciprocal for two logits, 451 for four (what stands now: 441 where plain had 624); not
+//   taken: tanh.approx, 484, whose 2^-11 is more than the contract leaves; tanh by a polynomial for small logits alone, 459.
 // Slower or the same, too: results through the query's tile and the copy engine (16x1k 402 where it had been 444,
 //   4x4k the same); no fence where tiles came through the copy engine; 192 x 64 (16x1k 400); P V issued among the
 //   exponentials (16k 572 where it had been 598), half of it (573); no turns, for two consumers. With one body for all
@@ -58,12 +60,17 @@
 //         issued (chunk 1.34: the loader was the limit, its warps never waited for a stage)
 //   5.05  (1.23) the loader: its stream in registers, one elected lane a warp for its boxes in place of a loop over lanes,
 //         80 cycles a box
-//   Not measured so: the loader as it stands, where a warp's boxes are whole rows (fewer registers: 192 / 128 spilled).
+//   4.96  (1.19) the loader as it stands, where a warp's boxes are whole rows. In that run TFLOP/s were 632 (664) where the
+//         loader before it had 629 (641); FlashAttention 3, with as many cycles, has 5 % more under the power limit.
 //   Slower: half of P V issued behind the maxima 5.81; the turn's end between S and P V 5.10 (1.32, before the loader).
 // One consumer warpgroup, 64 x 128, where no request has more than 64 rows: tree verification of 8 tokens 141 us (read
 //   4.68 TB/s) where 128 x 128 took 153 (4.56); without a tree 140 where it took 139 (4.58), so not measured as better.
 // rope: 284 a row after the other, 332 four rows at once with one sine and cosine for them (different H200s; plain 591 on
-//   both).
+//   both). Later, where 370 stood (plain 620; the loader's 1,500 instructions a tile are the limit): 104 registers for the
+//   loader 369, with eight rows at once 346.
+// The same or slower, in one run: one loop for masked and whole tiles where hooks change every logit (soft_cap 391 for 416,
+//   document 440 for 464; compiles a fifth faster); d64 (418) with tiles 192 x 112 (417), 128 x 128 (415), x 160 (381),
+//   x 192 (383).
 #pragma once
 
 #include "templates/append_sm90_consumer.cuh"
