@@ -124,18 +124,23 @@ HEDDLE_DEVICE void transform_rows(uint8_t* tile, int rows, int thread, int threa
     for (int i = thread % kWarpSize; i < Elements::kCount; i += kWarpSize) {
       int row = first;
       if (all_wanted) {
+        // Eight rows on, a tile's swizzle is the same: where registers reach for them, places in it are found once.
+        const bool repeats = kAtOnce >= 4 && kAtOnce * step % 8 == 0;
+        const auto eights = [](int ahead) { return ahead / 8 * 8 * Tile::kRowBytes; };
         // All are read before one is written: the compiler moves no read across a write.
 #pragma unroll 1
         for (; row + (kAtOnce - 1) * step < rows; row += kAtOnce * step) {
+          uint8_t* const at = repeats ? tile + (row - first) * Tile::kRowBytes : tile;
+          const int placed = repeats ? first : row;
           Elements several[kAtOnce];
 #pragma unroll
           for (int r = 0; r < kAtOnce; ++r) several[r] = Elements(i);
 #pragma unroll
-          for (int r = 0; r < kAtOnce; ++r) several[r].load(tile, row + r * step, 1.0f);
+          for (int r = 0; r < kAtOnce; ++r) several[r].load(at + eights(r * step), placed + r * step % 8, 1.0f);
 #pragma unroll
           for (int r = 0; r < kAtOnce; ++r) several[r].change(row + r * step, r * step, transform);
 #pragma unroll
-          for (int r = 0; r < kAtOnce; ++r) several[r].store(tile, row + r * step);
+          for (int r = 0; r < kAtOnce; ++r) several[r].store(at + eights(r * step), placed + r * step % 8);
         }
       }
       Elements elements(i);
