@@ -62,8 +62,10 @@ class Append {
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kBlocks = kTileKv / 8;
   static constexpr int kFragments = Spec::kTile.rows / Spec::kTile.warps / 16;
-  // As many steps of Q K^T at once as there are registers for: ptxas spills with more, on pages or behind hooks.
-  static constexpr int kScoreUnroll = kFragments == 2 && QkTile::kColumns * kTileKv >= 128 * 64 ? 2 : kSteps;
+  // As many steps of Q K^T at once as there are registers for: ptxas spills with more, on pages or behind hooks. Tiles of
+  // 32 keys are where hooks go that need the most.
+  static constexpr bool kIsWide = kFragments == 2 && QkTile::kColumns >= 128;
+  static constexpr int kScoreUnroll = kIsWide && kTileKv == 32 ? 1 : kIsWide || kTileKv > 64 ? 2 : kSteps;
   static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
   using Type = Element<Spec::kType>;
   using Address = KvAddress<Spec::kPageSize>;
