@@ -58,24 +58,30 @@ std::string element_type(DType dtype) {
   return {};
 }
 
-// Whether the code is one expression of params, numbers and the logit, which stands in it once.
-bool is_arithmetic(const HookCode& code) {
+// Code as one expression of params, numbers and the logit, which stands in it once.
+struct Arithmetic {
+  bool holds, has_tanh;
+};
+
+Arithmetic as_arithmetic(const HookCode& code) {
   static constexpr std::string_view kWords[] = {"return", "logit", "params", "tanh", "sigmoid"};
   const std::vector<CodeToken> tokens = scan_code("a hook", code.code);
-  int logits = 0, statements = 0;
+  int logits = 0, statements = 0, tanhs = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const std::string_view text = tokens[i].text;
     const bool is_param = i >= 2 && tokens[i - 1].text == "." && tokens[i - 2].text == "params";
-    if (tokens[i].kind == CodeToken::Kind::literal) return false;
+    if (tokens[i].kind == CodeToken::Kind::literal) return {};
     if (tokens[i].kind == CodeToken::Kind::word && !is_param &&
         std::find(std::begin(kWords), std::end(kWords), text) == std::end(kWords))
-      return false;
+      return {};
     if (tokens[i].kind == CodeToken::Kind::punctuation && std::string_view("+-*/().;").find(text) == std::string_view::npos)
-      return false;
+      return {};
     logits += text == "logit" && !is_param;
+    tanhs += text == "tanh" && !is_param;
     statements += text == ";";
   }
-  return !tokens.empty() && tokens.front().text == "return" && tokens.back().text == ";" && statements == 1 && logits == 1;
+  const bool is_return = !tokens.empty() && tokens.front().text == "return" && tokens.back().text == ";";
+  return {is_return && statements == 1 && logits == 1, tanhs > 0};
 }
 
 // Whether kernels call logits_transform with four logits: tanh alone gains by it.
@@ -84,8 +90,9 @@ bool transforms_by_four(const Variant& variant) {
   for (const Component& part : variant.components) {
     const auto found = part.hooks.find(Hook::logits_transform);
     if (found == part.hooks.end()) continue;
-    if (!is_arithmetic(found->second)) return false;
-    has_tanh |= found->second.code.find("tanh") != std::string::npos;
+    const Arithmetic transform = as_arithmetic(found->second);
+    if (!transform.holds) return false;
+    has_tanh |= transform.has_tanh;
   }
   return has_tanh;
 }

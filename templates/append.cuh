@@ -7,7 +7,7 @@
 // prefetched across work items.
 //
 // Ladder, TFLOP/s on H200s (bf16, D = 128, 32/8 heads, causal; the first two columns ragged, the last on pages of 16;
-// FlashAttention 2 in torch 2.11 beside the last row: 331 to 343, 327, 268):
+// FlashAttention 2 in torch 2.11 beside the last row: 332, 327, 270):
 //   16k   4x4k  16x1k
 //   200                logits of 32 keys at once, page ids looked up by every copying thread
 //   217                64 keys at once (ncu: tensor pipe 33 %, 1660 instructions a warp and tile, no spills)
@@ -18,7 +18,7 @@
 //   336   282   204    Q by cp.async in place of loads that were waited for one by one (7 % of 4x4k), two steps unrolled,
 //                      whether a tile is whole asked once
 //   344   319   224    the planner's price of an item: 4.8 tiles where it was 0.8 (the SMs were busy 87 % of 4x4k, 88 % of 16x1k)
-// The same: operands of Q K^T read a step ahead, four steps at once (338, 281, 206; hooks then spill).
+// The same, before that row: operands of Q K^T read a step ahead, four steps at once (338, 281, 206; hooks then spill).
 // D = 64, 4x4k on pages of 16: 176, 218 by what is above, 237 with tiles of 128 keys (FlashAttention 2: 282).
 // Slower, before the last three rows: 256 rows in one CTA of 8 warps 270 to 275, 16 rows a warp 215 (64 rows) and 245
 // (128 rows).
@@ -26,32 +26,11 @@
 // shared memory:  Q rows x D | 2 x (K kv x D, V kv x D) | row addresses 2 x 2 x kv
 #pragma once
 
+#include "templates/append_load.cuh"
 #include "templates/append_output.cuh"
 #include "templates/transform.cuh"
 
 namespace heddle {
-
-// A bit that no address has, of a row that is not copied. The rest of that address is one, though nobody reads there.
-inline constexpr uint64_t kNotCopied = uint64_t(1) << 63;
-
-template <class Spec>
-struct AppendSmem {
-  using QkTile = SmemTile<Spec::kHeadDim>;
-  using VTile = SmemTile<Spec::kHeadDimVo>;
-  alignas(128) uint8_t q[Spec::kTile.rows * QkTile::kRowBytes];
-  struct Stage {
-    alignas(128) uint8_t k[Spec::kTile.kv * QkTile::kRowBytes];
-    alignas(128) uint8_t v[Spec::kTile.kv * VTile::kRowBytes];
-  };
-  Stage stage[2];
-  uint64_t row_address[2][2][Spec::kTile.kv];  // of K, of V; with kNotCopied where no row of the tile sees the key
-  int row_id[2 * Spec::kTile.kv];  // page ids of a later tile, each read by the thread that asked
-  // What is being worked on. It is uniform and rarely read, so it stays out of the registers.
-  MaskBounds mask;
-  WorkItem item;
-  KeyRange all_see, some_see;
-  int kv_head, items_left;
-};
 
 template <class Spec, class Hooks>
 class Append {
@@ -68,7 +47,6 @@ class Append {
   static constexpr int kScoreUnroll = kIsWide && kTileKv == 32 ? 1 : kIsWide || kTileKv > 64 ? 2 : kSteps;
   static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
   using Type = Element<Spec::kType>;
-  using Address = KvAddress<Spec::kPageSize>;
   static_assert(kFragments * 16 * Spec::kTile.warps == Spec::kTile.rows, "rows are whole fragments");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
@@ -101,89 +79,9 @@ class Append {
   }
 
  private:
-  // Built anew where it is needed, for the same reason as above.
+  // Built anew where they are needed: registers are for products.
   HEDDLE_DEVICE WorkList work_list() const { return WorkList(p_, Pipeline::append); }
-
-  // --- loading ------------------------------------------------------------------------------
-
-  // Row i of a tile's lookups is K's row i or V's row i - kv; thread t has those that are t modulo the threads.
-  static constexpr int kLookups = (2 * kTileKv + kThreads - 1) / kThreads;
-  static HEDDLE_DEVICE bool is_lookup(int i) { return i < 2 * kTileKv; }
-  HEDDLE_DEVICE int looked_up_key(int t, int i) const { return tile_start<kTileKv>(smem_.item, t) + i % kTileKv; }
-
-  // Page ids of this thread's rows of tile t. Keys that no row of the query tile sees are not read at all.
-  HEDDLE_DEVICE void fetch_row_ids(int t) {
-    if (Spec::kPageSize == 0 || t >= smem_.item.tile_end) return;
-#pragma unroll
-    for (int n = 0; n < kLookups; ++n) fetch_row_id(t, threadIdx.x + n * kThreads);
-  }
-  HEDDLE_DEVICE void fetch_row_id(int t, int i) {
-    if (!is_lookup(i)) return;
-    const int kv_pos = looked_up_key(t, i);
-    if (smem_.some_see.contains(kv_pos))
-      cp_async_4(shared_address(&smem_.row_id[i]),
-                 p_.kv_indices + smem_.item.kv_offset + kv_pos / max_of(Spec::kPageSize, 1));
-  }
-
-  HEDDLE_DEVICE void publish_row_addresses(int t) {
-    if (t >= smem_.item.tile_end) return;
-#pragma unroll
-    for (int n = 0; n < kLookups; ++n) publish_row_address(t, threadIdx.x + n * kThreads);
-  }
-  HEDDLE_DEVICE void publish_row_address(int t, int i) {
-    if (!is_lookup(i)) return;
-    const int kv_pos = looked_up_key(t, i), row_id = Spec::kPageSize == 0 ? 0 : smem_.row_id[i];
-    uint64_t address;
-    if (i < kTileKv)
-      address = reinterpret_cast<uint64_t>(p_.k) +
-                (Address::k_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.k_head_stride) * 2;
-    else
-      address = reinterpret_cast<uint64_t>(p_.v) +
-                (Address::v_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.v_head_stride) * 2;
-    if (!smem_.some_see.contains(kv_pos)) address = reinterpret_cast<uint64_t>(p_.k) | kNotCopied;
-    smem_.row_address[t & 1][i >= kTileKv][i % kTileKv] = address;
-  }
-
-  // Starts the copy of tile t, whose row addresses must be visible.
-  HEDDLE_DEVICE void load_tile(int t) {
-    if (t >= smem_.item.tile_end) return;
-    auto& stage = smem_.stage[t & 1];
-    copy_rows<QkTile>(shared_address(stage.k), smem_.row_address[t & 1][0]);
-    copy_rows<VTile>(shared_address(stage.v), smem_.row_address[t & 1][1]);
-  }
-
-  // Addresses first, all of them: one after the other each copy would wait for its own.
-  template <class Tile>
-  HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint64_t (&addresses)[kTileKv]) const {
-    constexpr int kRowStep = kThreads / Tile::kChunks;
-    // Where a thread's rows are a multiple of 8 apart they share one chunk and one swizzle.
-    if constexpr (kThreads % Tile::kChunks == 0 && kRowStep % 8 == 0 && kTileKv % kRowStep == 0) {
-      const int row = threadIdx.x / Tile::kChunks, chunk = threadIdx.x % Tile::kChunks;
-      const uint32_t to = tile + Tile::chunk_offset(row, chunk);
-      constexpr int kRows = kTileKv / kRowStep;
-      uint64_t from[kRows];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) from[i] = addresses[row + i * kRowStep];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i)
-        copy_chunk<Tile>(to + i * kRowStep * Tile::kRowBytes, chunk, from[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < (kTileKv * Tile::kChunks + kThreads - 1) / kThreads; ++i) {
-        const int index = i * kThreads + threadIdx.x;
-        const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
-        if (kTileKv * Tile::kChunks % kThreads != 0 && row >= kTileKv) continue;
-        copy_chunk<Tile>(tile + Tile::chunk_offset(row, chunk), chunk, addresses[row]);
-      }
-    }
-  }
-
-  // What is not copied becomes zeros.
-  template <class Tile>
-  static HEDDLE_DEVICE void copy_chunk(uint32_t to, int chunk, uint64_t row) {
-    cp_async_16(to, reinterpret_cast<const void*>((row & ~kNotCopied) + chunk * kChunkBytes),
-                static_cast<int>(row >> 32) >= 0 && Tile::has_chunk(chunk));
-  }
+  HEDDLE_DEVICE AppendLoad<Spec> loader() const { return AppendLoad<Spec>(p_, smem_); }
 
   HEDDLE_DEVICE int own_row(int fragment) const { return (warp_index() * kFragments + fragment) * 16; }
 
@@ -233,19 +131,20 @@ class Append {
   }
 
   HEDDLE_DEVICE void start_loading() {
+    const AppendLoad<Spec> load = loader();
     const int first = smem_.item.tile_begin;
-    fetch_row_ids(first);
+    load.fetch_row_ids(first);
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();  // all are done with the stages and addresses of the previous head
-    publish_row_addresses(first);
-    fetch_row_ids(first + 1);
+    load.publish_row_addresses(first);
+    load.fetch_row_ids(first + 1);
     cp_async_commit();
     cp_async_wait<0>();
-    publish_row_addresses(first + 1);
-    fetch_row_ids(first + 2);
+    load.publish_row_addresses(first + 1);
+    load.fetch_row_ids(first + 2);
     __syncthreads();
-    load_tile(first);
+    load.load_tile(first);
   }
 
   // Each warp fills its own rows. Copies are under way together, and land with the first tile.
@@ -270,7 +169,8 @@ class Append {
   HEDDLE_DEVICE void process_tile(int t) {
     cp_async_wait<0>();
     __syncthreads();  // the tile has landed for all, all are done with the other stage, addresses are visible
-    load_tile(t + 1);
+    const AppendLoad<Spec> load = loader();
+    load.load_tile(t + 1);
     auto& stage = smem_.stage[t & 1];
     if constexpr (Hooks::has_key_transform || Hooks::has_value_transform)
       transform_stage(stage, tile_start<kTileKv>(smem_.item, t));
@@ -278,8 +178,8 @@ class Append {
     const bool is_whole = smem_.all_see.contains_all(start, start + kTileKv);
     float s[kFragments][kBlocks][4] = {};
     score(s, shared_address(stage.k));
-    publish_row_addresses(t + 2);  // beside the last products
-    fetch_row_ids(t + 3);
+    load.publish_row_addresses(t + 2);  // beside the last products
+    load.fetch_row_ids(t + 3);
     cp_async_commit();
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) weigh(s[f], f, start, is_whole);

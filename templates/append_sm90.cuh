@@ -35,7 +35,7 @@
 // soft_cap: 366 with four special functions a logit (exp2 twice, the reciprocals of tanh and of a division by the
 //   cap), 345 with a polynomial for the reciprocal of tanh, on tiles of 128, 96 and 64 keys alike. Later, where 416 stood
 //   (three special functions, 1052 instructions a tile; they are issued all the time, turns hardly wait): 435 with all
-//   factors in one, 446 with a reciprocal for two logits, 451 for four (what stands now: 441 where plain had 624); not
+//   factors in one, 446 with a reciprocal for two logits, 451 for four (what stands now: 441 and 454 where plain had 624 and 632); not
 //   taken: tanh.approx, 484, whose 2^-11 is more than the contract leaves; tanh by a polynomial for small logits alone, 459.
 // Slower or the same, too: results through the query's tile and the copy engine (16x1k 402 where it had been 444,
 //   4x4k the same); no fence where tiles came through the copy engine; 192 x 64 (16x1k 400); P V issued among the
@@ -67,7 +67,8 @@
 //   4.68 TB/s) where 128 x 128 took 153 (4.56); without a tree 140 where it took 139 (4.58), so not measured as better.
 // rope: 284 a row after the other, 332 four rows at once with one sine and cosine for them (different H200s; plain 591 on
 //   both). Later, where 370 stood (plain 620; the loader's 1,500 instructions a tile are the limit): 104 registers for the
-//   loader 369, with eight rows at once 346.
+//   loader 369, with eight rows at once 346; places in the tile found once for eight rows (123 instructions for 148 of that
+//   loop) 382 where plain had 622: what stands.
 // The same or slower, in one run: one loop for masked and whole tiles where hooks change every logit (soft_cap 391 for 416,
 //   document 440 for 464; compiles a fifth faster); d64 (418) with tiles 192 x 112 (417), 128 x 128 (415), x 160 (381),
 //   x 192 (383).

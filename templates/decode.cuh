@@ -201,10 +201,7 @@ class Decode {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) state_[half] = empty_row_state();
     rows_.begin();
-    if constexpr (Spec::kRowsGiven)
-      all_see_ = given_to_all<Spec::kGroup, Hooks>(work_.header, item);
-    else
-      all_see_ = seen_by_all<Spec::kGroup, Hooks>(work_.header->mask, item);
+    all_see_ = keys_of_all<Spec::kGroup, Spec::kRowsGiven, Hooks>(work_.header, item);
     q_ = next_q(compute_q_);
     if constexpr (Hooks::has_query_transform) transform_q(item);
   }
@@ -241,11 +238,7 @@ class Decode {
   }
 
   HEDDLE_DEVICE void transform_stage(typename Smem::WarpStage& stage, const WorkItem& item, int first) {
-    KeyRange seen;
-    if constexpr (Spec::kRowsGiven)
-      seen = given_to_some<Spec::kGroup>(work_.header, item);
-    else
-      seen = seen_by_some<Spec::kGroup>(work_.header->mask, item);
+    const KeyRange seen = keys_of_some<Spec::kGroup, Spec::kRowsGiven>(work_.header, item);
     const HookContext context = {item.request, kv_head_ * Spec::kGroup, kv_head_, -1, -1, -1, item.qo_len, item.kv_len};
     const LandedKeys keys{kWarpKeys, first, seen.contains_all(first, first + kWarpKeys),
                           [&](int row) { return seen.contains(first + row); }};

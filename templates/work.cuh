@@ -120,6 +120,18 @@ HEDDLE_DEVICE KeyRange given_to_all(const PlanHeader* header, const WorkItem& it
   return {__reduce_max_sync(kFullMask, seen.lo), __reduce_min_sync(kFullMask, seen.hi), 0};
 }
 
+// Whoever decides, of an item that a whole warp asks about.
+template <int kGroup, bool kRowsGiven>
+HEDDLE_DEVICE KeyRange keys_of_some(const PlanHeader* header, const WorkItem& item) {
+  if constexpr (kRowsGiven) return given_to_some<kGroup>(header, item);
+  return seen_by_some<kGroup>(header->mask, item);
+}
+template <int kGroup, bool kRowsGiven, class Hooks>
+HEDDLE_DEVICE KeyRange keys_of_all(const PlanHeader* header, const WorkItem& item) {
+  if constexpr (kRowsGiven) return given_to_all<kGroup, Hooks>(header, item);
+  return seen_by_all<kGroup, Hooks>(header->mask, item);
+}
+
 // Position of the first key of visited tile t.
 template <int kTileKv>
 HEDDLE_DEVICE int tile_start(const WorkItem& item, int t) {
@@ -173,10 +185,7 @@ class LoadCursor {
     tile_ = item.tile_begin;
     kv_head_ = item.kv_head_begin;
     kv_offset_ = item.kv_offset;
-    if constexpr (kRowsGiven)
-      seen_ = given_to_some<kGroup>(header_, item);
-    else
-      seen_ = seen_by_some<kGroup>(header_->mask, item);
+    seen_ = keys_of_some<kGroup, kRowsGiven>(header_, item);
   }
 
   // Own copies: a reference to a sibling member would keep the whole kernel state in local memory.

@@ -180,7 +180,7 @@ TEST_CASE("a transform of the logit alone is a template, which the kernel calls 
   };
   CHECK(by_four("return params.a * tanh(logit / params.a);"));
   CHECK(by_four("return 1.5f - sigmoid(-tanh(logit + 2)) / params.logit_scale;  // twice as wide"));
-  CHECK_FALSE(by_four("return params.a * sigmoid(logit);"));
+  CHECK_FALSE(by_four("return params.a * sigmoid(logit);  // no tanh"));
   CHECK_FALSE(by_four("return logit * tanh(logit);"));
   CHECK_FALSE(by_four("return tanh(params.a);"));
   CHECK_FALSE(by_four("return tanh(logit) - params.a * (q_pos - kv_pos);"));
