@@ -3,6 +3,7 @@
 
 #include "engine/call.h"
 #include "engine/check_tensors.h"
+#include "engine/launch_set.h"
 #include "engine/tensor_maps.h"
 #include "engine/variant_args.h"
 #include "planner/plan_view.h"
@@ -23,6 +24,20 @@ void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& 
   p.tile_kv = plan.pipeline[pipeline].tile_kv;
 }
 
+// Keys that no kernel transforms ahead on the CPU take no room there.
+Maxima maxima_of(const AttentionState& a, Maxima maxima) {
+  if (!a.engine->on_gpu() && transforms_keys(a.variant, a.config)) maxima.max_transformed_keys = 0;
+  return maxima;
+}
+
+// In front of both pipelines: append, which reads the keys, may stand right behind.
+void transform_keys(const AttentionState& a, AttentionParams& p, SettledParams& settled, Stream stream) {
+  const detail::LoadedKernel& k = a.transformed_keys;
+  void* launch_args[] = {&p, &settled.args};
+  k.kernel.launch({static_cast<unsigned>(a.engine->device->num_sms() * k.loaded->ctas_per_sm)},
+                  {static_cast<unsigned>(k.tile.warps * 32)}, 0, stream, launch_args, a.engine->has_dependent_launch());
+}
+
 // Decode joins the states that append leaves of shared prefixes.
 std::array<Pipeline, kNumPipelines> launch_order(const AttentionConfig& config) {
   if (config.share_prefixes) return {Pipeline::append, Pipeline::decode};
@@ -35,12 +50,13 @@ Workspace Attention::workspace(const Maxima& maxima) const {
   const AttentionState& a = checked(state_);
   if (a.engine->on_gpu()) a.engine->device->make_current();
   Workspace workspace;
-  workspace.state_ = std::make_shared<WorkspaceState>(state_, maxima);
+  workspace.state_ = std::make_shared<WorkspaceState>(state_, maxima_of(a, maxima));
   return workspace;
 }
 
 std::size_t Attention::workspace_bytes(const Maxima& maxima) const {
-  return workspace_layout(checked(state_).plan, maxima).total_bytes;
+  const AttentionState& a = checked(state_);
+  return workspace_layout(a.plan, maxima_of(a, maxima)).total_bytes;
 }
 
 PlanSummary Attention::plan(const Batch& batch, Workspace& workspace, Stream stream, const ParamValues& params) {
@@ -83,9 +99,12 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
     p.prefix_o = reinterpret_cast<float*>(ws.base() + ws.planner.layout().prefix_o);
     p.prefix_lse = reinterpret_cast<float*>(ws.base() + ws.planner.layout().prefix_lse);
   }
+  const std::int64_t max_transformed_keys = ws.planner.layout().max_transformed_keys;
+  if (max_transformed_keys > 0) p.transformed_keys = ws.base() + ws.planner.layout().transformed_keys;
   if (a.engine->options.check_pages)
     detail::check_page_ids(a, ws, tensors.kv_indices, std::min(tensors.k.shape[0], tensors.v.shape[0]), stream);
   if (a.engine->on_gpu()) follow(a, ws, stream);
+  if (max_transformed_keys > 0) transform_keys(a, p, settled, stream);
   for (const Pipeline which : launch_order(a.config)) {
     const int pipeline = static_cast<int>(which);
     if (!a.plan.pipeline[pipeline].present) continue;
@@ -95,7 +114,7 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
       continue;
     }
     const detail::LoadedKernel& k = a.gpu[pipeline];
-    TensorMaps maps = tensor_maps(a.config, k.tile, tensors, p);  // the mma.sync kernels take no third argument
+    TensorMaps maps = tensor_maps(a.config, k.tile, tensors, p, max_transformed_keys);  // the mma.sync kernels take no third argument
     void* launch_args[] = {&p, &settled.args, &maps};
     k.kernel.launch({static_cast<unsigned>(a.plan.pipeline[pipeline].num_ctas)},
                     {static_cast<unsigned>(k.tile.warps * 32)}, k.tile.smem_bytes, stream, launch_args,
@@ -112,7 +131,8 @@ std::vector<KernelInfo> Attention::kernels() const {
   if (!checked(state_).engine->on_gpu()) return {state_->host.info};
   for (const detail::LoadedKernel& kernel : state_->gpu)
     if (kernel.kernel) list.push_back(kernel.info);
-  if (state_->append_kv.kernel) list.push_back(state_->append_kv.info);
+  for (const detail::LoadedKernel* kernel : {&state_->append_kv, &state_->transformed_keys})
+    if (kernel->kernel) list.push_back(kernel->info);
   return list;
 }
 

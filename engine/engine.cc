@@ -62,6 +62,11 @@ std::vector<WantedKernel> wanted_kernels(EngineState& engine, AttentionState& a)
                         return build_append_kv(engine.cache, engine.nvrtc_compiler(), a.variant, a.defaults, a.config,
                                                engine.info.arch);
                       }});
+  if (transforms_keys(a.variant, a.config))
+    wanted.push_back({"transformed_keys", &a.transformed_keys, [&engine, &a] {
+                        return build_transformed_keys(engine.cache, engine.nvrtc_compiler(), a.variant, a.defaults,
+                                                      a.config, engine.info.arch);
+                      }});
   return wanted;
 }
 
@@ -80,6 +85,7 @@ void load_on_gpu(EngineState& engine, AttentionState& a) {
     const int ctas = engine.device->num_sms() * std::min(a.gpu[i].loaded->ctas_per_sm, tile.ctas_per_sm);
     a.plan.pipeline[i] = pipeline_shape(pipeline, tile, ctas, head_dims(a.config));
   }
+  a.plan.transforms_keys = static_cast<bool>(a.transformed_keys.kernel);
 }
 
 void load_on_cpu(EngineState& engine, AttentionState& a) {

@@ -111,7 +111,8 @@ struct AppendTensors {
 };
 
 struct KernelInfo {
-  std::string kernel;  // "decode", "append", "append_kv" or "merge_states"; "host" on the CPU device
+  // "decode", "append", "append_kv", "transformed_keys" or "merge_states"; "host" on the CPU device
+  std::string kernel;
   std::string arch;    // "sm_90a", or "cpu"
   double compile_ms = 0;  // of the compile that made it, whenever that was
   double load_ms = 0;     // from the request to a loaded kernel, this time

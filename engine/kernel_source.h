@@ -20,7 +20,9 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
 
 // append_kv as the config asks for it. `values` are Variant::resolve()'s.
 Unit render_append_kv_unit(const Variant& variant, const std::vector<double>& values, const AttentionConfig& config);
-inline constexpr int kAppendKvThreads = 128;
+// Keys that append finds transformed, for a config that transforms_keys() is true of.
+Unit render_transformed_keys_unit(const Variant& variant, const std::vector<double>& values, const AttentionConfig& config);
+inline constexpr int kRowKernelThreads = 128;  // of both
 
 // The variant as kernels read K and V with it: without the hooks that append_kv has applied.
 Variant reading_variant(const Variant& variant, const AttentionConfig& config);

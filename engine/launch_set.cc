@@ -5,7 +5,6 @@
 #include <optional>
 #include <set>
 
-#include "engine/host_kernel.h"
 #include "planner/cost_table.h"
 #include "variants/code_scanner.h"
 
@@ -117,6 +116,14 @@ std::vector<Pipeline> launch_set(const AttentionConfig& c) {
   return {Pipeline::decode, Pipeline::append};
 }
 
+bool transforms_keys(const Variant& variant, const AttentionConfig& c) {
+  constexpr int kFewestTileRows = 64;  // requests of one query tile gain nothing
+  if (!variant.has(Hook::key_transform) || variant.mask.rows_given) return false;
+  if (c.append_kv == AppendKv::transform || c.share_prefixes) return false;
+  const int rows = most_rows(Pipeline::append, c);
+  return (rows == 0 || rows > kFewestTileRows) && launch_set(c).back() == Pipeline::append;
+}
+
 int decode_rows(const AttentionConfig& c) {
   const int group = c.num_qo_heads / c.num_kv_heads;
   return c.max_qo_len != 0 && std::int64_t{c.max_qo_len} * group <= 8 ? 8 : kMaxDecodeRows;
@@ -133,35 +140,6 @@ PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_
   const int head_dim = (dims.qk + dims.vo) / 2;  // K and V, Q K^T and P V cost as much together as two of this
   return {.present = true, .num_ctas = num_ctas, .tile_rows = tile.rows, .tile_kv = tile.kv,
           .cost = cost_model(pipeline, tile.rows, tile.kv, head_dim, tile.q_buffers > 0)};
-}
-
-KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeline, const Variant& variant,
-                         const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
-                         DeviceLimits limits) {
-  check_rows(variant, values, config);
-  limits.wgmma = limits.wgmma && !config.portable;
-  KernelBuild build;
-  for (const TileConfig& tile : tile_candidates(pipeline, most_rows(pipeline, config), head_dims(config), limits)) {
-    build.tile = tile;
-    build.unit = render_gpu_unit(pipeline, variant, values, config, tile);
-    const CompileRequest request{.name = fmt::format("{} of {}", name_of(pipeline), variant.name),
-                                 .unit = build.unit.text, .unit_path = build.unit.path, .headers = template_files(),
-                                 .headers_digest = template_digest(), .arch = arch, .entry = build.unit.entry};
-    build.result = cache.get(compiler, request);
-    if (build.result.artifact->spill_bytes == 0) break;
-  }
-  return build;
-}
-
-KernelBuild build_append_kv(KernelCache& cache, Compiler& compiler, const Variant& variant,
-                            const std::vector<double>& values, const AttentionConfig& config, const std::string& arch) {
-  check_rows(variant, values, config);
-  check_append_kv(variant, config);
-  KernelBuild build{.tile = {.warps = kAppendKvThreads / 32}, .unit = render_append_kv_unit(variant, values, config)};
-  build.result = cache.get(compiler, {.name = fmt::format("append_kv of {}", variant.name), .unit = build.unit.text,
-                                      .unit_path = build.unit.path, .headers = template_files(),
-                                      .headers_digest = template_digest(), .arch = arch, .entry = build.unit.entry});
-  return build;
 }
 
 }  // namespace heddle

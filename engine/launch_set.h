@@ -47,7 +47,13 @@ KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeli
                          const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
                          DeviceLimits limits);
 
-// The kernel of append_kv, for a config that asks for it.
+// Whether keys are transformed ahead of append (planner/transformed_keys.h) where a workspace has room for them.
+bool transforms_keys(const Variant& variant, const AttentionConfig& config);
+
+// The kernels of append_kv, for a config that asks for it, and of keys that are transformed ahead.
+KernelBuild build_transformed_keys(KernelCache& cache, Compiler& compiler, const Variant& variant,
+                                   const std::vector<double>& values, const AttentionConfig& config,
+                                   const std::string& arch);
 KernelBuild build_append_kv(KernelCache& cache, Compiler& compiler, const Variant& variant,
                             const std::vector<double>& values, const AttentionConfig& config, const std::string& arch);
 

@@ -65,6 +65,7 @@ struct AttentionState {
   PlanConfig plan;
   std::array<LoadedKernel, kNumPipelines> gpu;
   LoadedKernel append_kv;  // where the config asks for it
+  LoadedKernel transformed_keys;  // where there may be any
   HostKernel host;
 };
 

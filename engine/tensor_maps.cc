@@ -48,16 +48,30 @@ bool encode_q(TensorMaps::Map& map, const AttentionConfig& c, const TileConfig& 
   return encode_tensor_map(map.words, shape);
 }
 
+// Keys that are transformed ahead stand row by row, whatever the pages are; a box is a whole tile's.
+bool encode_transformed(TensorMaps::Map& map, const AttentionConfig& c, const TileConfig& tile, void* keys,
+                        std::int64_t rows) {
+  const int columns = block_columns(head_dims(c));
+  TensorMapShape shape{.base = keys, .bf16 = c.kv_dtype == DType::bf16, .rank = 3, .swizzle_bytes = columns * 2};
+  shape.extent = {static_cast<std::uint64_t>(c.head_dim), static_cast<std::uint64_t>(c.num_kv_heads),
+                  static_cast<std::uint64_t>(rows)};
+  shape.stride_bytes = {0, stride_bytes(c.num_kv_heads, c.head_dim), stride_bytes(rows, c.num_kv_heads * c.head_dim)};
+  shape.box = {static_cast<std::uint32_t>(columns), 1, static_cast<std::uint32_t>(tile.kv)};
+  return encode_tensor_map(map.words, shape);
+}
+
 }  // namespace
 
 TensorMaps tensor_maps(const AttentionConfig& config, const TileConfig& tile, const Tensors& tensors,
-                       const AttentionParams& p) {
+                       const AttentionParams& p, std::int64_t max_transformed_keys) {
   TensorMaps maps{};
   if (q_box_tokens(config, tile) > 0) maps.q_usable = encode_q(maps.q, config, tile, tensors.q, p);
   if (box_rows(config, tile) > 0)
     maps.kv_usable =
         encode_kv(maps.k, config, tile, tensors.k, config.head_dim, {p.k_page_stride, p.k_row_stride, p.k_head_stride}) &&
         encode_kv(maps.v, config, tile, tensors.v, config.vo_dim(), {p.v_page_stride, p.v_row_stride, p.v_head_stride});
+  if (tile.q_buffers > 0 && max_transformed_keys > 0)
+    maps.transformed_usable = encode_transformed(maps.transformed, config, tile, p.transformed_keys, max_transformed_keys);
   return maps;
 }
 

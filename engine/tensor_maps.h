@@ -5,8 +5,9 @@
 
 namespace heddle {
 
-// Boxes of `tile` over checked tensors, whose strides `p` holds. Not usable where the engine cannot take
-// them; the kernel gathers rows then.
-TensorMaps tensor_maps(const AttentionConfig& config, const TileConfig& tile, const Tensors& tensors, const AttentionParams& p);
+// Boxes of `tile` over checked tensors, whose strides `p` holds, and over the workspace's transformed keys. Not usable
+// where the engine cannot take them; the kernel gathers rows then.
+TensorMaps tensor_maps(const AttentionConfig& config, const TileConfig& tile, const Tensors& tensors,
+                       const AttentionParams& p, std::int64_t max_transformed_keys);
 
 }  // namespace heddle

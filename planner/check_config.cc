@@ -49,6 +49,15 @@ void check_sharing(const PlanConfig& config) {
       refuse("share_prefixes needs both pipelines; the {} pipeline is not present.", kPipelineNames[p]);
 }
 
+void check_transforms(const PlanConfig& config) {
+  if (!config.transforms_keys) return;
+  if (!config.of(Pipeline::append).present)
+    refuse("transforms_keys needs the append pipeline, which is not present.");
+  if (config.share_prefixes) refuse("transforms_keys and share_prefixes exclude each other: a prefix has no request of its own.");
+  if (config.rows_given)
+    refuse("transforms_keys and rows_given exclude each other: keys between the rows' ranges must not be read.");
+}
+
 }  // namespace
 
 void check_config(const PlanConfig& config) {
@@ -67,6 +76,7 @@ void check_config(const PlanConfig& config) {
     if (config.pipeline[p].present) check_pipeline(kPipelineNames[p], config.pipeline[p]);
   }
   check_sharing(config);
+  check_transforms(config);
   check_range("max_decode_rows", config.max_decode_rows, 0, 4096);
   if (decode.present && config.max_decode_rows > decode.tile_rows) {
     refuse("max_decode_rows is {}; it must be at most the {} tile_rows of the decode pipeline.",
@@ -79,6 +89,13 @@ void check_maxima(const PlanConfig& config, const Maxima& maxima) {
   check_range("max_qo_rows", maxima.max_qo_rows, 0, kMaxInt);
   check_range("max_kv_tokens", maxima.max_kv_tokens, 0, std::int64_t{1} << 40);
   check_range("max_qo_len", maxima.max_qo_len, 0, kMaxInt);
+  check_range("max_transformed_keys", maxima.max_transformed_keys, -1, kMaxInt);
+  if (maxima.max_transformed_keys > 0 && !config.transforms_keys)
+    refuse(
+        "max_transformed_keys is {}, but no keys are transformed ahead of append here: that takes the append pipeline "
+        "and a variant with a key_transform, without given ranges, append_kv = transform and share_prefixes. It must be 0 "
+        "or -1.",
+        maxima.max_transformed_keys);
   if (!config.of(Pipeline::append).present &&
       std::int64_t{maxima.max_qo_len} * config.group > config.max_decode_rows) {
     refuse(

@@ -18,7 +18,8 @@ std::size_t align_section(std::size_t bytes) {
 }
 
 std::size_t plan_bytes_of(const PlanConfig& config, const Maxima& maxima) {
-  std::size_t bytes = sections_begin(config) + row_keys_bytes(config, maxima.max_qo_rows);
+  std::size_t bytes = sections_begin(config) + row_keys_bytes(config, maxima.max_qo_rows) +
+                      transformed_keys_bytes(config, maxima.max_requests);
   for (const Pipeline p : {Pipeline::decode, Pipeline::append})
     bytes += sizeof(WorkItem) * static_cast<std::size_t>(plan_bounds(config, maxima, p).items);
   return bytes +
@@ -57,6 +58,22 @@ std::size_t sections_begin(const PlanConfig& config) {
 
 std::size_t row_keys_bytes(const PlanConfig& config, std::int64_t num_qo_rows) {
   return config.rows_given ? align_item(sizeof(RowKeys) * static_cast<std::size_t>(num_qo_rows)) : 0;
+}
+
+std::int64_t most_transformed_keys(const PlanConfig& config, const Maxima& maxima) {
+  constexpr std::int64_t kUsualBytes = std::int64_t{32} << 20;
+  if (!config.transforms_keys) return 0;
+  const std::int64_t wanted = maxima.max_transformed_keys >= 0
+                                  ? maxima.max_transformed_keys
+                                  : kUsualBytes / (std::int64_t{2} * config.num_kv_heads * config.head_dim);
+  const std::int64_t keys = std::min(wanted, maxima.max_kv_tokens);
+  // Bits would depend on whether the rest of the batch has left room.
+  return config.batch_invariant && keys < maxima.max_kv_tokens ? 0 : keys;
+}
+
+std::size_t transformed_keys_bytes(const PlanConfig& config, std::int64_t num_requests) {
+  if (!config.transforms_keys) return 0;
+  return align_item((sizeof(TransformedKeys) + sizeof(std::int32_t)) * static_cast<std::size_t>(num_requests));
 }
 
 PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline pipeline) {
@@ -139,6 +156,9 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
     layout.prefix_lse = take(rows * sizeof(float));
   }
   layout.slots_end = end;
+  layout.max_transformed_keys = most_transformed_keys(config, maxima);
+  layout.transformed_keys = take(static_cast<std::size_t>(layout.max_transformed_keys) * 2 *
+                                 static_cast<std::size_t>(config.num_kv_heads * config.head_dim));
   layout.total_bytes = end;
   return layout;
 }

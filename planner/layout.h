@@ -15,13 +15,17 @@ constexpr std::size_t align_record(std::size_t bytes) { return (bytes + 15) / 16
 constexpr std::size_t align_item(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Where the borders of a pipeline's CTAs stand in every plan of this config, so that a kernel finds
-// them without reading the header; and where the items, or the rows' given ranges in front of them, begin
-// behind.
+// them without reading the header; and where the items, or what stands in front of them (rows' given ranges,
+// transformed keys), begin behind.
 std::size_t cta_begin_offset(const PlanConfig& config, Pipeline pipeline);
 std::size_t sections_begin(const PlanConfig& config);
 
 // What those ranges take in a plan: RowKeys of so many query rows.
 std::size_t row_keys_bytes(const PlanConfig& config, std::int64_t num_qo_rows);
+
+// Keys that there is room for once they are transformed, and what those of a batch take in a plan.
+std::int64_t most_transformed_keys(const PlanConfig& config, const Maxima& maxima);
+std::size_t transformed_keys_bytes(const PlanConfig& config, std::int64_t num_requests);
 
 // Most records of one pipeline that any batch within the maxima can need.
 struct PlanBounds {

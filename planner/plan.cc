@@ -13,6 +13,7 @@
 #include "planner/split.h"
 #include "planner/split_chunks.h"
 #include "planner/streams.h"
+#include "planner/transformed_keys.h"
 
 namespace heddle {
 
@@ -162,13 +163,24 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
     writer.skip_to(align_item(static_cast<std::size_t>(writer.position())));
   }
 
+  PlanSummary summary;
+  if (const TransformedKeysPlan keys = write_transformed_keys(config_, checked, mask, layout_.max_transformed_keys,
+                                                              writer.at_end<std::byte>());
+      keys.num_requests > 0) {
+    header.num_transformed = keys.num_requests;
+    header.transformed_offset = writer.position();
+    header.key_row_offset = writer.position() + static_cast<std::int32_t>(keys.key_row_offset);
+    summary.transformed_keys = keys.num_keys;
+    writer.advance(keys.bytes);
+    writer.skip_to(align_item(static_cast<std::size_t>(writer.position())));
+  }
+
   StreamList lists[] = {{config_, Pipeline::decode, mask, row_keys, scratch_->runs[0]},
                         {config_, Pipeline::append, mask, row_keys, scratch_->runs[1]}};
   const std::span<const SharedPrefix> prefixes = shared_prefixes(checked, mask);
   list_streams(config_, checked, prefixes, lists);
   if (!prefixes.empty()) header.prefix_row_begin = checked.qo_begin(prefixes.front().begin);
 
-  PlanSummary summary;
   summary.shared_prefixes = static_cast<int>(prefixes.size());
   for (const SharedPrefix& p : prefixes) {
     header.prefix_num_rows = std::max(header.prefix_num_rows, checked.qo_begin(p.end) - header.prefix_row_begin);

@@ -1,14 +1,14 @@
 // Door of the room `planner`: from the lengths of a batch to a balanced work list.
 //
-// A batch is checked once (check_batch.h), its query tiles are listed with the KV tiles that the
-// declared mask leaves visible (streams.h, visible.h), all of a pipeline's streams are laid in a
-// row and cut into one even share a CTA (split.h, or split_chunks.h), and the records of
-// templates/abi.h are written into one block of bytes that one copy moves. A plan depends on
-// lengths (and given ranges) and config alone, never on page ids or addresses: equal lengths, equal bytes. How large
-// it can get is known beforehand (layout.h). plan_view.h reads a plan back; explain.h and draw.h
-// show it to people; lengths.h reads the lengths that the command is given. Where asked to, it finds
-// prefixes that requests share (prefixes.h); where each row's range of keys comes with the batch, that
-// decides which tiles are visited (row_keys.h). This room knows no CUDA and no variant, only masks.
+// A batch is checked once (check_batch.h), its query tiles are listed with the KV tiles that the declared mask leaves
+// visible (streams.h, visible.h), all of a pipeline's streams are laid in a row and cut into one even share a CTA
+// (split.h, or split_chunks.h), and the records of templates/abi.h are written into one block of bytes that one copy
+// moves. A plan depends on lengths (and given ranges) and config alone, never on page ids or addresses: equal lengths,
+// equal bytes. How large it can get is known beforehand (layout.h). plan_view.h reads a plan back; explain.h and draw.h
+// show it to people; lengths.h reads the lengths that the command is given. Where asked to, it finds prefixes that
+// requests share (prefixes.h); where each row's range of keys comes with the batch, that decides which tiles are visited
+// (row_keys.h); it says whose keys are transformed ahead of append (transformed_keys.h). This room knows no CUDA and no
+// variant, only masks.
 //
 // Why the contiguous split is the default, and not chunks dealt to the least loaded CTA, longest
 // first: by the cost model (not from a GPU; 8 kv heads, tiles of 64 keys, the default CostModel)
@@ -63,6 +63,7 @@ struct PlanConfig {
   bool batch_invariant = false;  // cut by the request alone (chunks.h), not where CTAs meet
   bool share_prefixes = false;   // keys that neighbours have in common are read once (prefixes.h)
   bool rows_given = false;       // every batch gives the range of keys that each row sees (row_keys.h)
+  bool transforms_keys = false;  // append finds keys transformed, where there is room for them (transformed_keys.h)
   double sharing_cost = 0;       // what that takes beside the keys, in the cost models' unit
   std::array<PipelineShape, kNumPipelines> pipeline;  // indexed by Pipeline
   int vo_dim() const { return head_dim_vo > 0 ? head_dim_vo : head_dim; }
@@ -75,6 +76,11 @@ struct Maxima {
   std::int64_t max_qo_rows = 0;    // query rows of a whole batch
   std::int64_t max_kv_tokens = 0;  // keys of a whole batch
   int max_qo_len = 0;              // query rows of one request; 0: no bound below max_qo_rows
+  // Keys of a whole batch that the workspace has room for once key_transform has changed them (num_kv_heads *
+  // head_dim elements each), so that append needs to do so once a run and not once a query tile. Requests of a
+  // batch that it does not reach to are slower. Below 0: as many as 32 MiB hold, or the batch can have. More than 0
+  // where no keys are transformed ahead is an error.
+  std::int64_t max_transformed_keys = -1;
 };
 
 // One step's lengths, all on the host. Request r has query rows [qo_indptr[r], qo_indptr[r + 1]).
@@ -109,6 +115,8 @@ struct WorkspaceLayout {
   // States of shared prefixes, with share_prefixes: a row each of q, head and level (rows: layout.h).
   std::size_t prefix_o = 0;    // f32 [most_prefix_rows, num_qo_heads, kMaxPrefixLevels, head_dim_vo]
   std::size_t prefix_lse = 0;  // f32 [most_prefix_rows, num_qo_heads, kMaxPrefixLevels]
+  std::size_t transformed_keys = 0;  // [max_transformed_keys, num_kv_heads, head_dim], 2 bytes each, with transforms_keys
+  std::int64_t max_transformed_keys = 0;  // settled
   std::size_t slots_begin = 0, slots_end = 0;  // bytes that must be 0xff before first use
   std::size_t total_bytes = 0;
 };
@@ -128,6 +136,7 @@ struct PlanSummary {
   int shared_prefixes = 0;      // groups of requests, and
   int prefix_levels = 0;        // how deep they nest
   std::int64_t shared_keys = 0;  // that need not be read again: of every group, times its requests but one
+  std::int64_t transformed_keys = 0;  // that are transformed ahead of append
   // What a run's tensors must reach.
   std::int64_t num_qo_rows = 0;
   std::int64_t max_kv_len = 0;   // of one request

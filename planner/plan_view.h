@@ -50,6 +50,14 @@ class PlanView {
     const RequestRecord& last = requests().back();
     return records<RowKeys>(header().row_keys_offset, last.qo_begin + last.qo_len);
   }
+  // Of requests whose keys are transformed ahead of append, and of every request the row of key 0; else empty.
+  std::span<const TransformedKeys> transformed_keys() const {
+    return records<TransformedKeys>(header().transformed_offset, header().num_transformed);
+  }
+  std::span<const std::int32_t> key_rows() const {
+    if (header().key_row_offset == 0) return {};
+    return records<std::int32_t>(header().key_row_offset, header().num_requests);
+  }
   Section section(Pipeline pipeline) const {
     const PlanSection& s = header().section[static_cast<int>(pipeline)];
     if (s.num_ctas == 0) return {};

@@ -9,7 +9,8 @@
 // its first byte. Records are plain integers, so the same bytes serve the GPU and the CPU device:
 //
 //   PlanHeader | int32 cta_begin[num_ctas + 1] of each pipeline | RowKeys[num_qo_rows], where the batch gives
-//   the rows' ranges | WorkItem[num_items] of each | RequestRecord[num_requests], which stays on the host
+//   the rows' ranges | TransformedKeys[num_transformed] and int32 key_row[num_requests], where keys are
+//   transformed ahead | WorkItem[num_items] of each | RequestRecord[num_requests], which stays on the host
 //
 // CTA c of a pipeline runs items [cta_begin[c], cta_begin[c + 1]) in order. An item is a query
 // tile of one request against a range of its KV tiles, for a range of kv heads, with all that a
@@ -78,6 +79,22 @@ struct RowKeys {
   int32_t begin, end;
 };
 
+// A request whose keys are transformed (key_transform) once a run, in front of append, and not by every query
+// tile that reads them: keys [key_begin, key_end) become rows from `row` on of the workspace's transformed keys.
+// These records follow each other as their rows do.
+struct TransformedKeys {
+  int64_t kv_offset;  // as a WorkItem's
+  int32_t request;
+  int32_t qo_len;
+  int32_t kv_len;
+  int32_t row;
+  int32_t key_begin;
+  int32_t key_end;
+};
+
+// In place of a row where a request has none there: its keys are transformed as they are read.
+inline constexpr int32_t kNoKeyRow = -0x7fffffff - 1;
+
 // Shared prefixes nest. A row has the states of so many at most, of the outermost one first.
 inline constexpr int kMaxPrefixLevels = 3;
 
@@ -132,13 +149,16 @@ struct PlanHeader {
   int32_t prefix_row_begin;  // of q: rows [begin, begin + num_rows) may have states of shared prefixes
   int32_t prefix_num_rows;   // 0: nothing is shared in this step
   int32_t row_keys_offset;   // RowKeys of q's rows; 0: the batch gives none
-  int32_t padding[3];
+  int32_t transformed_offset;  // TransformedKeys, num_transformed of them
+  int32_t num_transformed;
+  int32_t key_row_offset;  // of every request: the row that key 0 has, or would have, or kNoKeyRow. 0: none has
 };
 
 static_assert(sizeof(RequestRecord) == 24);
 static_assert(sizeof(WorkItem) == 64);
 static_assert(sizeof(PlanHeader) == 80);  // a multiple of 16, as every part of a plan is
 static_assert(sizeof(RowKeys) == 8);
+static_assert(sizeof(TransformedKeys) == 32);
 
 // What a word of a slot holds while nothing has been published in it: a NaN that no arithmetic
 // gives. Every word is its own flag, so a reader needs no fence and no counter, and puts it back.
@@ -160,6 +180,8 @@ struct AttentionParams {
   float* prefix_lse;          // [rows, num_qo_heads, kMaxPrefixLevels]: states of shared prefixes, of q's rows from
                               // prefix_row_begin on; kEmptyWord where there is none, and between launches; null
                               // where none are shared
+  void* transformed_keys;     // [rows, num_kv_heads, head_dim] of kv_dtype: where TransformedKeys go; null where there
+                              // is no room for any
   int64_t q_row_stride, q_head_stride;
   int64_t k_page_stride, k_row_stride, k_head_stride;
   int64_t v_page_stride, v_row_stride, v_head_stride;
@@ -240,7 +262,8 @@ struct TensorMaps {
     uint64_t words[16];
   };
   Map q, k, v;
-  int32_t q_usable, kv_usable;
+  int32_t q_usable, kv_usable, transformed_usable;
+  Map transformed;  // keys
 };
 
 // Columns of a row's tile in shared memory: a product takes 16 at a time. Those behind the row's own are

@@ -104,6 +104,7 @@ class Append {
     smem_.kv_head = item.kv_head_begin;
     smem_.all_see = seen_by_all<Spec::kGroup, Hooks>(mask, item);
     smem_.some_see = seen_by_some<Spec::kGroup>(mask, item);
+    if constexpr (Spec::kTransformedKeys) smem_.key_row = transformed_key_row(work.header, item.request);
   }
 
   // The first warp together.
@@ -172,7 +173,7 @@ class Append {
     const AppendLoad<Spec> load = loader();
     load.load_tile(t + 1);
     auto& stage = smem_.stage[t & 1];
-    if constexpr (Hooks::has_key_transform || Hooks::has_value_transform)
+    if (changes_stage())
       transform_stage(stage, tile_start<kTileKv>(smem_.item, t));
     const int start = tile_start<kTileKv>(smem_.item, t);
     const bool is_whole = smem_.all_see.contains_all(start, start + kTileKv);
@@ -186,13 +187,17 @@ class Append {
     accumulate(s, shared_address(stage.v));
   }
 
+  HEDDLE_DEVICE bool changes_stage() const {
+    return (Hooks::has_key_transform && !smem_.finds_keys_transformed()) || Hooks::has_value_transform;
+  }
   HEDDLE_DEVICE void transform_stage(typename Smem::Stage& stage, int start) {
     const HookContext context = {smem_.item.request, smem_.kv_head * Spec::kGroup, smem_.kv_head, -1, -1, -1,
                                  smem_.item.qo_len, smem_.item.kv_len};
     const LandedKeys keys{kTileKv, start, smem_.some_see.contains_all(start, start + kTileKv),
                           [&](int row) { return smem_.some_see.contains(start + row); }};
     if constexpr (Hooks::has_key_transform)
-      transform_keys<Spec, false, 2>(stage.k, keys, threadIdx.x, kThreads, context, hooks_);
+      if (!smem_.finds_keys_transformed())
+        transform_keys<Spec, false, 2>(stage.k, keys, threadIdx.x, kThreads, context, hooks_);
     if constexpr (Hooks::has_value_transform)
       transform_keys<Spec, true, 2>(stage.v, keys, threadIdx.x, kThreads, context, hooks_);
     __syncthreads();

@@ -11,54 +11,9 @@
 #pragma once
 
 #include "templates/append_rows.h"
-#include "templates/transform.cuh"
+#include "templates/row_chunk.cuh"
 
 namespace heddle {
-
-// What one thread reads of one new row, with its transform. `hook(x, pair, dim)`.
-template <DType kType, int kHeadDim, RowInput kInput>
-struct NewChunk {
-  using T = Element<kType>;
-  static constexpr int kHalf = (kInput.rotary_dim > 0 ? kInput.rotary_dim : kHeadDim) / 2;
-  static constexpr bool kPartnersInChunks = kHalf % kChunkElements == 0;  // of a half split
-
-  static HEDDLE_DEVICE void unpack(uint4 bits, float scale, float (&x)[kChunkElements]) {
-    const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-    for (int i = 0; i < kChunkElements / 2; ++i) {
-      x[2 * i] = T::to_float(static_cast<uint16_t>(words[i])) * scale;
-      x[2 * i + 1] = T::to_float(static_cast<uint16_t>(words[i] >> 16)) * scale;
-    }
-  }
-  static HEDDLE_DEVICE int partner_chunk(int chunk) {
-    constexpr int kHalfChunks = kHalf / kChunkElements;
-    return chunk < kHalfChunks ? chunk + kHalfChunks : chunk < 2 * kHalfChunks ? chunk - kHalfChunks : chunk;
-  }
-  static HEDDLE_DEVICE void load_partners(const uint16_t* row, int chunk, float scale, const float (&x)[kChunkElements],
-                                          float (&pair)[kChunkElements]) {
-    if constexpr (kInput.pair == kHalfSplit && kPartnersInChunks) {
-      unpack(reinterpret_cast<const uint4*>(row)[partner_chunk(chunk)], scale, pair);
-      return;
-    }
-#pragma unroll
-    for (int e = 0; e < kChunkElements; ++e) {
-      if constexpr (kInput.pair == kNoPair) pair[e] = 0.0f;
-      if constexpr (kInput.pair == kInterleaved) pair[e] = x[e ^ 1];
-      if constexpr (kInput.pair == kHalfSplit)
-        pair[e] = T::to_float(row[partner_of(kInput, chunk * kChunkElements + e, kHeadDim)]) * scale;
-    }
-  }
-  template <class Transform>
-  static HEDDLE_DEVICE uint4 load(const uint16_t* row, int chunk, const Transform& hook) {
-    float scale = 1.0f, x[kChunkElements], pair[kChunkElements];
-    if constexpr (kInput.rms_eps >= 0) scale = rms_scale<kType, kHeadDim>(row, kInput.rms_eps);
-    unpack(reinterpret_cast<const uint4*>(row)[chunk], scale, x);
-    load_partners(row, chunk, scale, x, pair);
-#pragma unroll
-    for (int e = 0; e < kChunkElements; ++e) x[e] = hook(x[e], pair[e], chunk * kChunkElements + e);
-    return {T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]), T::pack(x[6], x[7])};
-  }
-};
 
 template <class Spec, class Hooks>
 class AppendKv {
@@ -130,12 +85,12 @@ class AppendKv {
     move.k_offset = to(p_.k, item.kv_offset, context.kv_pos, kv_head) + k_chunk * kChunkElements;
     move.v_offset = to(p_.v, item.kv_offset, context.kv_pos, kv_head) + v_chunk * kChunkElements;
     if constexpr (Hooks::has_key_transform)
-      move.k = NewChunk<Spec::kType, Spec::kHeadDim, Hooks::key_pair>::load(
+      move.k = RowChunk<Spec::kType, Spec::kHeadDim, Hooks::key_pair>::load(
           k, k_chunk, [&](float x, float pair, int dim) { return hooks_.key_transform(x, pair, dim, context); });
     else
       move.k = reinterpret_cast<const uint4*>(k)[k_chunk];
     if constexpr (Hooks::has_value_transform)
-      move.v = NewChunk<Spec::kType, Spec::kHeadDimVo, Hooks::value_pair>::load(
+      move.v = RowChunk<Spec::kType, Spec::kHeadDimVo, Hooks::value_pair>::load(
           v, v_chunk, [&](float x, float pair, int dim) { return hooks_.value_transform(x, pair, dim, context); });
     else
       move.v = reinterpret_cast<const uint4*>(v)[v_chunk];

@@ -27,6 +27,9 @@ struct AppendSmem {
   WorkItem item;
   KeyRange all_see, some_see;
   int kv_head, items_left;
+  int key_row;  // transformed_key_row(), where units ask for it
+
+  HEDDLE_DEVICE bool finds_keys_transformed() const { return Spec::kTransformedKeys && key_row != kNoKeyRow; }
 };
 
 // Built where it is needed, from what the kernel has.
@@ -79,7 +82,10 @@ class AppendLoad {
     if (!is_lookup(i)) return;
     const int kv_pos = looked_up_key(t, i), row_id = Spec::kPageSize == 0 ? 0 : smem_.row_id[i];
     uint64_t address;
-    if (i < kTileKv)
+    if (i < kTileKv && smem_.finds_keys_transformed())
+      address = reinterpret_cast<uint64_t>(p_.transformed_keys) +
+                transformed_key_offset<Spec::kHeadDim>(p_, smem_.key_row + kv_pos, smem_.kv_head) * 2;
+    else if (i < kTileKv)
       address = reinterpret_cast<uint64_t>(p_.k) +
                 (Address::k_offset(p_, smem_.item.kv_offset, row_id, kv_pos) + smem_.kv_head * p_.k_head_stride) * 2;
     else

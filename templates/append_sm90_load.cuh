@@ -9,7 +9,8 @@
 // pages of any size: a lane looks up the rows that its warp copies, one each, with page ids read one tile
 // ahead. Rows that nobody sees become zeros without a read. Nobody here waits for a copy to land:
 // barriers do (`arrive`, `arrive_after_copies`), and consumers fence what they then read. Only hooks
-// on q, k and v wait, which change a tile in place before it is passed on.
+// on q, k and v wait, which change a tile in place before it is passed on. Keys that another kernel has transformed
+// (transformed_keys.cuh) need none of that.
 #pragma once
 
 #include "templates/append_sm90_streams.cuh"
@@ -61,6 +62,7 @@ class AppendSm90Loader {
     TileRange<Spec::kTile.kv> range;
     WholeTiles whole;  // for some row
     int kv_head;
+    int key_row = kNoKeyRow;
 
     Tiles() = default;
     HEDDLE_DEVICE explicit Tiles(const AppendStream& s) : range(s.item), kv_head(uniform(s.kv_head)) {
@@ -68,7 +70,9 @@ class AppendSm90Loader {
       range.gap_begin = uniform(range.gap_begin), range.gap_tiles = uniform(range.gap_tiles);
       whole = WholeTiles::of<Spec::kTile.kv>(s.some_see, range.gap_begin, range.gap_tiles);
       whole.begin = uniform(whole.begin), whole.end = uniform(whole.end);
+      if constexpr (Spec::kTransformedKeys) key_row = uniform(s.key_row);
     }
+    HEDDLE_DEVICE bool finds_keys_transformed() const { return Spec::kTransformedKeys && key_row != kNoKeyRow; }
   };
 
   // Last tile first.
@@ -135,6 +139,7 @@ class AppendSm90Loader {
 
   HEDDLE_DEVICE void load_keys(int t) {
     const int start = tiles_.range.start(t);
+    if (tiles_.finds_keys_transformed()) return load_transformed_keys(t, start);
     if (!Hooks::has_key_transform && in_boxes(t)) return copy_boxes<KTile>(maps_.k, key_id_, start);
     const uint16_t* keys = static_cast<const uint16_t*>(p_.k) + tiles_.kv_head * p_.k_head_stride;
     gather<KTile, kBoxRows == 0 || Hooks::has_key_transform>(keys, start, [&](int row) {
@@ -149,6 +154,27 @@ class AppendSm90Loader {
     ring_.advance();
   }
 
+  // A whole tile is one box for each block of columns.
+  HEDDLE_DEVICE void load_transformed_keys(int t, int start) {
+    const int row = tiles_.key_row + start;
+    const uint64_t* full = &smem_.full[ring_.stage];
+    if (maps_.transformed_usable && tiles_.whole.contain(t)) {
+      wait_until_empty();
+      arrive(full, warp_ == 0 ? KTile::kBytes : 0);
+      if (warp_ == 0 && is_elected())
+#pragma unroll
+        for (int block = 0; block < KTile::kBlocks; ++block)
+          copy_box(shared_address(smem_.stage[ring_.stage]) + block * KTile::kBlockBytes, maps_.transformed, full,
+                   block * KTile::kBlockColumns, tiles_.kv_head, row);
+    } else {
+      gather<KTile, false>(static_cast<const uint16_t*>(p_.transformed_keys), start, [&](int i) {
+        return transformed_key_offset<Spec::kHeadDim>(p_, row + i, tiles_.kv_head);
+      });
+      arrive_after_copies(full);
+    }
+    ring_.advance();
+  }
+
   // Keys that a hook changes land while those behind them are under way: two groups, a tile of V (or, in front
   // of a stream's first, nothing) and the next K.
   struct LandingKeys {
@@ -159,6 +185,7 @@ class AppendSm90Loader {
   }
   HEDDLE_DEVICE void pass_on(const LandingKeys& keys) const {
     if constexpr (Hooks::has_key_transform) {
+      if (tiles_.finds_keys_transformed()) return;
       cp_async_wait<2>();
       transform_tile<KTile, false>(keys.stage, keys.start);
     }

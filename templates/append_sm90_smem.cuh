@@ -20,6 +20,7 @@ struct AppendStream {
   KeyRange some_see;
   int full_begin, full_end;  // visited tiles that every row sees as a whole
   int kv_head;
+  int key_row;  // transformed_key_row(), where units ask for it
   bool is_end;  // there is no such stream: the CTA's work is done
 };
 

@@ -85,6 +85,8 @@ class AppendSm90Streams {
     if (lane_index() > 0) return;
     if (!is_end) {
       s.kv_head = next_head_ == kFirstHead ? s.item.kv_head_begin : next_head_;
+      if constexpr (Spec::kTransformedKeys)
+        s.key_row = transformed_key_row(reinterpret_cast<const PlanHeader*>(p_.plan), s.item.request);
       if constexpr (!Spec::kRowsGiven) {
         s.some_see = seen_by_some<Spec::kGroup>(s.mask, s.item);
         write_whole_tiles(s, seen_by_all<Spec::kGroup, Hooks>(s.mask, s.item));

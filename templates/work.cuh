@@ -132,6 +132,18 @@ HEDDLE_DEVICE KeyRange keys_of_all(const PlanHeader* header, const WorkItem& ite
   return seen_by_all<kGroup, Hooks>(header->mask, item);
 }
 
+// The row of the workspace's transformed keys that key 0 of a request has, or would have; kNoKeyRow where its keys are
+// transformed as they are read.
+HEDDLE_DEVICE int transformed_key_row(const PlanHeader* header, int request) {
+  if (header->key_row_offset == 0) return kNoKeyRow;
+  return __ldg(reinterpret_cast<const int*>(reinterpret_cast<const uint8_t*>(header) + header->key_row_offset) + request);
+}
+// Where a row of them lies, in elements.
+template <int kHeadDim>
+HEDDLE_DEVICE int64_t transformed_key_offset(const AttentionParams& p, int row, int kv_head) {
+  return (int64_t(row) * p.num_kv_heads + kv_head) * kHeadDim;
+}
+
 // Position of the first key of visited tile t.
 template <int kTileKv>
 HEDDLE_DEVICE int tile_start(const WorkItem& item, int t) {

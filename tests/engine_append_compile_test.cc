@@ -87,6 +87,25 @@ TEST_CASE("append_kv compiles for every architecture, copies and each kind of tr
   check_all(jobs);
 }
 
+TEST_CASE("keys are transformed ahead of append by a kernel that compiles for every architecture",
+          "[engine][transformed_keys][compile]") {
+  VariantRegistry variants;
+  variants.add(Variant::from_json(R"({"name": "normed_rope", "compose": ["qk_norm", "rope"]})", "test.json", variants));
+  std::vector<Job> jobs;
+  const auto add = [&](const AttentionConfig& config, const std::string& arch) {
+    const Variant& variant = variants.at(config.variant);
+    jobs.push_back({fmt::format("transformed keys of {} head_dim {}", config.variant, config.head_dim), arch,
+                    [=, values = variant.resolve({})](KernelCache& cache, Compiler& compiler, const std::string& name) {
+                      return build_transformed_keys(cache, compiler, variant, values, config, name);
+                    }});
+  };
+  for (const std::string& arch : kArchs)
+    for (const char* variant : {"rope", "normed_rope"}) add(config_of(variant, AppendKv::none), arch);
+  for (const char* variant : {"rope_interleaved", "llama31_rope", "qk_norm"})
+    for (const int head_dim : {56, 256}) add(config_of(variant, AppendKv::none, head_dim, 0, DType::f16), "sm_90a");
+  check_all(jobs);
+}
+
 TEST_CASE("merge_states compiles for every architecture, dtype and width", "[engine][merge_states][compile]") {
   std::vector<Job> jobs;
   const auto add = [&](const MergeConfig& config, const std::string& arch) {

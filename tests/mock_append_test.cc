@@ -75,6 +75,33 @@ TEST_CASE("append_kv's kernel is compiled where it is asked for, and one copy se
         }) == 0);
 }
 
+TEST_CASE("keys that append finds transformed take a launch in front of both pipelines, where there is room for them",
+          "[engine][transformed_keys]") {
+  CHECK(with_mock_engine("short", [](Engine& engine) {
+          const auto made = [&](const std::string& variant, int max_qo_len, AppendKv mode) {
+            AttentionConfig config = config_with(mode, variant);
+            config.max_qo_len = max_qo_len;
+            return engine.attention(config);
+          };
+          expect_is(kernels_of(made("rope", 0, AppendKv::none)), "decode append transformed_keys ");
+          expect_is(kernels_of(made("rope", 32, AppendKv::none)), "decode append ");  // one query tile
+          expect_is(kernels_of(made("causal", 0, AppendKv::none)), "decode append ");
+          expect_is(kernels_of(made("rope", 0, AppendKv::transform)), "decode append append_kv ");
+          MockAppend step(engine, AppendKv::none);
+          step.attention = made("rope", 0, AppendKv::none);
+          Maxima maxima{.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = 16};
+          for (const auto& [room, launches] : {std::pair{-1, 3}, std::pair{8, 3}, std::pair{0, 2}}) {
+            maxima.max_transformed_keys = room;
+            step.workspace = step.attention.workspace(maxima);
+            expect(step.workspace.bytes() == step.attention.workspace_bytes(maxima), "a size that is known beforehand");
+            step.plan(nullptr);
+            std::string wanted;
+            for (int i = 0; i < launches; ++i) wanted += "cuLaunchKernelEx ";
+            expect_is(mock_calls_of([&] { step.run(nullptr); }), wanted);
+          }
+        }) == 0);
+}
+
 TEST_CASE("append_kv is one launch of a grid that the maxima fix", "[engine][append_kv]") {
   CHECK(with_mock_engine("figures", [](Engine& engine) {
           MockAppend few(engine, AppendKv::copy, 2), many(engine, AppendKv::transform, 40000);

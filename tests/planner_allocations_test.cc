@@ -14,6 +14,7 @@ TEST_CASE("plan allocates nothing, not even the first time", "[planner]") {
     PlanConfig config = named_config();
     config.batch_invariant = kind % 2 == 1;
     config.rows_given = kind >= 2;
+    config.transforms_keys = !config.rows_given;
     OwnedBatch large(qo, kv, 16), small({1}, {77}, 16), none({}, {}, 16);
     if (config.rows_given) large.give_ranges(qo, kv), small.give_ranges({1}, {77});
     Planner planner(config, maxima_of(qo, kv));

@@ -172,6 +172,30 @@ void check_sections(const WorkspaceLayout& layout, const PlanConfig& config) {
          "a section ends outside the workspace");
 }
 
+// Keys that are transformed ahead: within their room, one request behind the other, and of each what some row sees.
+void check_transformed_keys(const Case& c, const PlanView& view, const WorkspaceLayout& layout) {
+  std::int64_t row = 0;
+  std::vector<std::int32_t> key_rows(view.transformed_keys().empty() ? 0 : c.qo.size(), kNoKeyRow);
+  for (const TransformedKeys& keys : view.transformed_keys()) {
+    const std::int32_t qo_len = c.qo[std::size_t(keys.request)];
+    demand(keys.row == row && keys.key_begin < keys.key_end, "transformed keys do not follow each other");
+    key_rows[std::size_t(keys.request)] = keys.row - keys.key_begin;
+    row += keys.key_end - keys.key_begin;
+    std::vector<bool> seen_by_some(std::size_t(keys.kv_len));
+    for (int i = 0; i < qo_len; ++i) {
+      const SeenKeys seen(c, keys.request, i);
+      for (int key = 0; key < keys.kv_len; ++key)
+        if (seen.contain(key)) seen_by_some[std::size_t(key)] = true;
+    }
+    for (int key = 0; key < keys.kv_len; ++key)
+      demand(seen_by_some[std::size_t(key)] == (key >= keys.key_begin && key < keys.key_end),
+             "a visible key is not transformed, or one that no row sees is");
+  }
+  demand(row <= layout.max_transformed_keys, "transformed keys lie outside the workspace");
+  demand(key_rows == std::vector<std::int32_t>(view.key_rows().begin(), view.key_rows().end()),
+         "requests find their keys elsewhere");
+}
+
 void check_plan(const Case& c) {
   PlanSummary summary, again;
   WorkspaceLayout layout;
@@ -182,6 +206,7 @@ void check_plan(const Case& c) {
   PlanBytes aligned(bytes.size());
   std::memcpy(aligned.span().data(), bytes.data(), bytes.size());
   const PlanView view(aligned.view().first(bytes.size()));
+  check_transformed_keys(c, view, layout);
   for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
     const int i = static_cast<int>(p);
     const auto section = view.section(p);

@@ -95,6 +95,7 @@ inline Case random_case(Random& random) {
   config.rows_given = draw(random, 0, 2) == 0;
   if (config.rows_given) c.mask.sink = 0;
   c.table = config.page_size > 0 && draw(random, 0, 2) == 0;
+  config.transforms_keys = config.pipeline[1].present && !config.rows_given && c.qo.size() % 2 == 0;
   return c;
 }
 

@@ -114,10 +114,13 @@ void warm_for(KernelCache& cache, const Engine& engine, const AttentionConfig& c
                  build.result.artifact->compile_ms);
   }
   check_append_kv(variant, config);
-  if (config.append_kv == AppendKv::none) return;
-  const KernelBuild build = build_append_kv(cache, compiler, variant, variant.resolve(config.constants), config, arch);
-  progress.clear();
-  print_warmed(config, "append_kv", arch, name_of(build.result.origin), build.result.artifact->compile_ms);
+  const auto warm_rows = [&](std::string_view kernel, const auto& build_rows) {
+    const KernelBuild build = build_rows(cache, compiler, variant, variant.resolve(config.constants), config, arch);
+    progress.clear();
+    print_warmed(config, kernel, arch, name_of(build.result.origin), build.result.artifact->compile_ms);
+  };
+  if (config.append_kv != AppendKv::none) warm_rows("append_kv", build_append_kv);
+  if (transforms_keys(variant, config)) warm_rows("transformed_keys", build_transformed_keys);
 }
 
 int warm(const std::string& file, const std::string& device,

@@ -16,6 +16,8 @@ namespace heddle::tools {
 namespace {
 
 // What to compile, resolved and checked.
+constexpr std::string_view kTransformedKeys = "transformed_keys";
+
 struct Job {
   AttentionConfig config;
   const Variant& variant;
@@ -31,15 +33,15 @@ void show(const Job& job) {
       const Unit unit = render_gpu_unit(pipeline, job.variant, job.values, job.config, tile);
       fmt::print("// ---- {} for {}: {}\n{}\n", name_of(pipeline), arch, unit.path, unit.text);
     }
+    if (!transforms_keys(job.variant, job.config)) continue;
+    const Unit unit = render_transformed_keys_unit(job.variant, job.values, job.config);
+    fmt::print("// ---- {} for {}: {}\n{}\n", kTransformedKeys, arch, unit.path, unit.text);
   }
 }
 
-nlohmann::ordered_json compile_one(const Job& job, KernelCache& cache, NvrtcCompiler& compiler,
-                                   Pipeline pipeline, const std::string& arch) {
-  const KernelBuild build = build_kernel(cache, compiler, pipeline, job.variant, job.values,
-                                         job.config, arch, limits_of(arch));
+nlohmann::ordered_json figures_of(std::string_view kernel, const std::string& arch, const KernelBuild& build) {
   const Artifact& artifact = *build.result.artifact;
-  return {{"kernel", name_of(pipeline)},
+  return {{"kernel", kernel},
           {"arch", arch},
           {"ms", artifact.compile_ms},
           {"registers", artifact.registers},
@@ -50,21 +52,27 @@ nlohmann::ordered_json compile_one(const Job& job, KernelCache& cache, NvrtcComp
 nlohmann::ordered_json compile_all(const Job& job) {
   NvrtcCompiler compiler;
   KernelCache cache({.disk = false});  // so that the time is a compile's
-  Progress progress(int(job.archs.size() * job.pipelines.size()));
-  fmt::print("{} with NVRTC {}.{}\n{:<8}{:<10}{:>8}{:>11}{:>15}{:>13}\n", job.config.variant,
+  const bool transforms = transforms_keys(job.variant, job.config);
+  Progress progress(int(job.archs.size() * (job.pipelines.size() + (transforms ? 1 : 0))));
+  fmt::print("{} with NVRTC {}.{}\n{:<18}{:<10}{:>8}{:>11}{:>15}{:>13}\n", job.config.variant,
              compiler.version() / 1000, compiler.version() % 1000 / 10, "kernel", "arch", "ms",
              "registers", "shared bytes", "spill bytes");
   nlohmann::ordered_json figures = nlohmann::ordered_json::array();
+  const auto compile_one = [&](std::string_view kernel, const std::string& arch, const auto& build) {
+    progress.step(fmt::format("{} for {}", kernel, arch));
+    const nlohmann::ordered_json& row = figures.emplace_back(figures_of(kernel, arch, build()));
+    progress.clear();
+    fmt::print("{:<18}{:<10}{:>8.0f}{:>11}{:>15}{:>13}\n", kernel, arch, row["ms"].get<double>(),
+               row["registers"].get<int>(), row["shared_bytes"].get<int>(), row["spill_bytes"].get<int>());
+  };
   for (const std::string& arch : job.archs) {
-    for (const Pipeline pipeline : job.pipelines) {
-      progress.step(fmt::format("{} for {}", name_of(pipeline), arch));
-      const nlohmann::ordered_json& row =
-          figures.emplace_back(compile_one(job, cache, compiler, pipeline, arch));
-      progress.clear();
-      fmt::print("{:<8}{:<10}{:>8.0f}{:>11}{:>15}{:>13}\n", name_of(pipeline), arch,
-                 row["ms"].get<double>(), row["registers"].get<int>(),
-                 row["shared_bytes"].get<int>(), row["spill_bytes"].get<int>());
-    }
+    for (const Pipeline pipeline : job.pipelines)
+      compile_one(name_of(pipeline), arch, [&] {
+        return build_kernel(cache, compiler, pipeline, job.variant, job.values, job.config, arch, limits_of(arch));
+      });
+    if (transforms)
+      compile_one(kTransformedKeys, arch,
+                  [&] { return build_transformed_keys(cache, compiler, job.variant, job.values, job.config, arch); });
   }
   return figures;
 }

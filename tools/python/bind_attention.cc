@@ -31,10 +31,10 @@ class Busy {
 };
 
 PyWorkspace* workspace(const PyAttention& self, int max_requests, std::int64_t max_qo_rows,
-                       std::int64_t max_kv_tokens, int max_qo_len) {
+                       std::int64_t max_kv_tokens, int max_qo_len, std::int64_t max_transformed_keys) {
   const nb::gil_scoped_release release;
   return new PyWorkspace{
-      self.attention.workspace({max_requests, max_qo_rows, max_kv_tokens, max_qo_len}), self.place};
+      self.attention.workspace({max_requests, max_qo_rows, max_kv_tokens, max_qo_len, max_transformed_keys}), self.place};
 }
 
 PlanSummary plan(PyAttention& self, PyWorkspace& workspace, nb::handle qo_indptr,
@@ -158,6 +158,8 @@ void bind_summary(nb::module_& m) {
               "Groups of requests whose common keys are read once.")
       .def_ro("shared_keys", &PlanSummary::shared_keys,
               "Keys that need not be read again: of every group, times its requests but one.")
+      .def_ro("transformed_keys", &PlanSummary::transformed_keys,
+              "Keys that key_transform changes ahead of append, once and not once a query tile.")
       .def_ro("num_qo_rows", &PlanSummary::num_qo_rows,
               "Rows that q, o and lse must have at least.")
       .def_ro("max_kv_len", &PlanSummary::max_kv_len, "Of one request.")
@@ -192,21 +194,24 @@ void bind_attention(nb::module_& m) {
   nb::class_<PyAttention>(m, "Attention",
                           "A variant compiled for a model's shapes. Made by Engine.attention().")
       .def("workspace", &workspace, nb::kw_only(), nb::arg("max_requests"), nb::arg("max_qo_rows"),
-           nb::arg("max_kv_tokens"), nb::arg("max_qo_len") = 0, nb::rv_policy::take_ownership,
+           nb::arg("max_kv_tokens"), nb::arg("max_qo_len") = 0, nb::arg("max_transformed_keys") = -1,
+           nb::rv_policy::take_ownership,
            "Allocates a Workspace in which every batch within these maxima can be planned.\n\n"
            "max_requests: requests of a batch.\n"
            "max_qo_rows: query rows of a whole batch.\n"
            "max_kv_tokens: keys of a whole batch.\n"
-           "max_qo_len: query rows of one request; 0 is any up to max_qo_rows.")
+           "max_qo_len: query rows of one request; 0 is any up to max_qo_rows.\n"
+           "max_transformed_keys: keys of a batch that the workspace has room for once key_transform has changed them, "
+           "so that append does so once a run and not once a query tile; -1 is as many as 32 MiB hold.")
       .def(
           "workspace_bytes",
           [](const PyAttention& self, int max_requests, std::int64_t max_qo_rows,
-             std::int64_t max_kv_tokens, int max_qo_len) {
+             std::int64_t max_kv_tokens, int max_qo_len, std::int64_t max_transformed_keys) {
             return self.attention.workspace_bytes(
-                {max_requests, max_qo_rows, max_kv_tokens, max_qo_len});
+                {max_requests, max_qo_rows, max_kv_tokens, max_qo_len, max_transformed_keys});
           },
           nb::kw_only(), nb::arg("max_requests"), nb::arg("max_qo_rows"), nb::arg("max_kv_tokens"),
-          nb::arg("max_qo_len") = 0, "Bytes of such a Workspace, without making one.")
+          nb::arg("max_qo_len") = 0, nb::arg("max_transformed_keys") = -1, "Bytes of such a Workspace, without making one.")
       .def("plan", &plan, nb::arg("workspace"), nb::arg("qo_indptr"),
            nb::arg("kv_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(), nb::kw_only(),
            nb::arg("kv_lens") = nb::none(), nb::arg("kv_table_stride") = 0,

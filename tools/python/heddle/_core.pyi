@@ -123,6 +123,8 @@ class PlanSummary:
     @property
     def shared_keys(self) -> int: ...
     @property
+    def transformed_keys(self) -> int: ...
+    @property
     def num_qo_rows(self) -> int: ...
     @property
     def max_kv_len(self) -> int: ...
@@ -142,9 +144,11 @@ class Workspace:
 class Attention:
     def workspace(
         self, *, max_requests: int, max_qo_rows: int, max_kv_tokens: int, max_qo_len: int = 0,
+        max_transformed_keys: int = -1,
     ) -> Workspace: ...
     def workspace_bytes(
         self, *, max_requests: int, max_qo_rows: int, max_kv_tokens: int, max_qo_len: int = 0,
+        max_transformed_keys: int = -1,
     ) -> int: ...
     def plan(
         self, workspace: Workspace, qo_indptr: Lengths, kv_indptr: Lengths | None = None,
