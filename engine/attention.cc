@@ -38,11 +38,8 @@ void transform_keys(const AttentionState& a, AttentionParams& p, SettledParams& 
                   {static_cast<unsigned>(k.tile.warps * 32)}, 0, stream, launch_args, a.engine->has_dependent_launch());
 }
 
-// Decode joins the states that append leaves of shared prefixes.
-std::array<Pipeline, kNumPipelines> launch_order(const AttentionConfig& config) {
-  if (config.share_prefixes) return {Pipeline::append, Pipeline::decode};
-  return {Pipeline::decode, Pipeline::append};
-}
+// Decode joins the states that append leaves of shared prefixes; without them it begins where append leaves SMs free.
+constexpr Pipeline kLaunchOrder[] = {Pipeline::append, Pipeline::decode};
 
 }  // namespace
 
@@ -105,7 +102,7 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
     detail::check_page_ids(a, ws, tensors.kv_indices, std::min(tensors.k.shape[0], tensors.v.shape[0]), stream);
   if (a.engine->on_gpu()) follow(a, ws, stream);
   if (max_transformed_keys > 0) transform_keys(a, p, settled, stream);
-  for (const Pipeline which : launch_order(a.config)) {
+  for (const Pipeline which : kLaunchOrder) {
     const int pipeline = static_cast<int>(which);
     if (!a.plan.pipeline[pipeline].present) continue;
     point_at_section(p, ws, a.plan, pipeline);

@@ -47,6 +47,9 @@ KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeli
                          const std::vector<double>& values, const AttentionConfig& config, const std::string& arch,
                          DeviceLimits limits);
 
+// Whether decode begins where append, in front of it, leaves SMs free (templates/work.cuh says how).
+bool runs_side_by_side(const AttentionConfig& config);
+
 // Whether keys are transformed ahead of append (planner/transformed_keys.h) where a workspace has room for them.
 bool transforms_keys(const Variant& variant, const AttentionConfig& config);
 

@@ -56,9 +56,7 @@ class Append {
 
   HEDDLE_DEVICE void run() {
     const int cta_items = work_list().end - work_list().begin;
-    // What has been read so far is the plan, which no kernel in front of this one writes.
-    release_successor();
-    wait_for_predecessor();
+    take_turn_in_front<Spec>(p_);
     if (cta_items == 0) return;
     if (threadIdx.x == 0) smem_.items_left = cta_items;
     do {

@@ -107,9 +107,7 @@ class AppendSm90 {
       prefetch_map(maps_.k);
       prefetch_map(maps_.v);
     }
-    // What has been read so far is the plan, which no kernel in front of this one writes.
-    release_successor();
-    wait_for_predecessor();
+    take_turn_in_front<Spec>(p_);
     if (!has_work) return;
     __syncthreads();
     // By the warp: behind a branch of single lanes the assembler has no uniform registers (the ladder).

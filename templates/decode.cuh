@@ -84,8 +84,14 @@ class Decode {
     // What has been read so far is the plan, which no kernel in front of this one writes.
     release_successor();
     prefetch_row_ids();
-    wait_for_predecessor();
-    if (work_.begin == work_.end) return;
+    const bool side_by_side = is_side_by_side<Spec>(p_);
+    if (!side_by_side) wait_for_predecessor();
+    if (work_.begin != work_.end) process_items();
+    if (side_by_side && blockIdx.x == 0) wait_for_predecessor();
+  }
+
+ private:
+  HEDDLE_DEVICE void process_items() {
     fetch_row_id();
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) load_tile();
@@ -96,7 +102,6 @@ class Decode {
     cp_async_wait<0>();
   }
 
- private:
   // --- loading ------------------------------------------------------------------------------
 
   HEDDLE_DEVICE int own_key(int start) const { return start + warp_index() * kWarpKeys; }
@@ -176,8 +181,9 @@ class Decode {
     kv_head_ = kv_head;
     const bool sees_keys = item.tile_begin < item.tile_end;
     if (sees_keys) {
-      begin_head(item);
       tiles_ = TileRange<kTileKv>(item);
+      begin_head(item);
+      tiles_.gap_begin = arrived(tiles_.gap_begin), tiles_.gap_tiles = arrived(tiles_.gap_tiles);
       for (int t = tiles_.begin; t < tiles_.end; ++t) process_tile(item, t);
       __syncwarp();  // the stage was the last tile's
       states().share(rows_, state_, item.num_rows);

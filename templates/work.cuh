@@ -20,6 +20,32 @@ struct WorkList {
   }
 };
 
+// Append and decode of one run side by side (Spec::kSideBySide): append stands in front in the stream, and decode begins
+// wherever one of its SMs becomes free. It may not wait for append then, so append lets it go only once all that is in
+// front of both has ended; and decode's first CTA waits for append in the end, so that what stands behind waits for
+// both. Without work for append nothing of that is needed: decode waits as always.
+//
+// Tried on an H200 and not taken: decode on a part of the SMs alone, and append on the others for as long (mixed_1x2k_63x1
+// 402 to 435 us for parts of 0.3 to 0.95, 404 to 409 one behind the other). An SM reads 39 bytes/ns at most with decode's
+// two CTAs (32 with one), where 33 from each of 132 are what memory gives: decode needs nearly all of them.
+template <class Spec>
+HEDDLE_DEVICE bool is_side_by_side(const AttentionParams& p) {
+  const auto* header = reinterpret_cast<const PlanHeader*>(p.plan);
+  return Spec::kSideBySide && header->section[static_cast<int>(Pipeline::append)].num_items > 0;
+}
+
+// Of append. What has been read so far is the plan, which no kernel in front of this one writes.
+template <class Spec>
+HEDDLE_DEVICE void take_turn_in_front(const AttentionParams& p) {
+  if (is_side_by_side<Spec>(p)) {
+    wait_for_predecessor();
+    release_successor();
+  } else {
+    release_successor();
+    wait_for_predecessor();
+  }
+}
+
 // Keys that one row (or, joined, a range of rows) may see: [lo, hi) and [0, sink).
 struct KeyRange {
   int lo, hi, sink;
@@ -160,6 +186,14 @@ struct TileRange {
       : begin(item.tile_begin), end(item.tile_end), gap_begin(item.gap_begin), gap_tiles(item.gap_tiles) {}
   HEDDLE_DEVICE int start(int t) const { return (t >= gap_begin ? t + gap_tiles : t) * kTileKv; }
 };
+
+// A value from memory that has arrived. A loop that reads one which may still be under way waits each time round for its
+// load's scoreboard, and so for every later load that counts on the same one.
+HEDDLE_DEVICE int arrived(int not_negative) {
+  int value;
+  asm volatile("max.s32 %0, %1, 0;" : "=r"(value) : "r"(not_negative));  // which assemblers cannot know, or move
+  return value;
+}
 
 // Steps through every (item, kv head, KV tile) of a CTA in the order in which they are computed.
 template <int kTileKv, int kGroup, bool kRowsGiven>
