@@ -1,6 +1,8 @@
 // What a hook sees as tensors.NAME: tensors.slopes[qo_head], tensors.bias(q_row, kv_pos).
 // f16 and bf16 are read as f32, u8 as int. Strides count elements and come from the run; the last of
 // several axes is contiguous (the engine checks it), so that neighbouring keys are an immediate apart.
+// Where the last index is not kv_pos and a constant (a distance that is clamped, say) they are not, and an address is
+// one instruction in place of five with tensors.bias.row(qo_head)[index]; row(qo_head).from(8)[index] is element 8 + index.
 #pragma once
 
 #include "templates/abi.h"
@@ -38,6 +40,22 @@ HEDDLE_HOOK float read_element(const F16Bits& x) {
   return sign ? -magnitude : magnitude;
 }
 
+// A row of a tensor, the index of its last axis an int.
+template <class T>
+struct TensorRow {
+  const T* data;
+
+  HEDDLE_HOOK explicit TensorRow(const T* row) : data(row) {
+#if defined(__CUDA_ARCH__)
+    asm("" : "+l"(data));  // whole: else its 64 bits are added up anew for each key
+    __builtin_assume(__isGlobal(data));
+#endif
+  }
+  // With element `first` as its 0.
+  HEDDLE_HOOK TensorRow from(int first) const { return TensorRow(data + first); }
+  HEDDLE_HOOK auto operator[](int i) const { return read_element(data[i]); }
+};
+
 template <class T, int kRank>
 struct TensorView {
   const T* data;
@@ -59,6 +77,15 @@ struct TensorView {
   HEDDLE_HOOK auto operator()(int64_t i, int64_t j, int64_t k, int64_t l) const {
     has_axes<4>();
     return read_element(data[i * strides[0] + j * strides[1] + k * strides[2] + l]);
+  }
+
+  HEDDLE_HOOK TensorRow<T> row(int64_t i) const {
+    has_axes<2>();
+    return TensorRow<T>(data + i * strides[0]);
+  }
+  HEDDLE_HOOK TensorRow<T> row(int64_t i, int64_t j) const {
+    has_axes<3>();
+    return TensorRow<T>(data + (i * strides[0] + j * strides[1]));
   }
 
  private:
