@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "engine/error.h"
-#include "variants/code_scanner.h"
+#include "engine/logit_form.h"
 
 namespace heddle {
 namespace {
@@ -58,53 +58,14 @@ std::string element_type(DType dtype) {
   return {};
 }
 
-// Code as one expression of params, numbers and the logit, which stands in it once.
-struct Arithmetic {
-  bool holds, has_tanh;
-};
-
-Arithmetic as_arithmetic(const HookCode& code) {
-  static constexpr std::string_view kWords[] = {"return", "logit", "params", "tanh", "sigmoid"};
-  const std::vector<CodeToken> tokens = scan_code("a hook", code.code);
-  int logits = 0, statements = 0, tanhs = 0;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const std::string_view text = tokens[i].text;
-    const bool is_param = i >= 2 && tokens[i - 1].text == "." && tokens[i - 2].text == "params";
-    if (tokens[i].kind == CodeToken::Kind::literal) return {};
-    if (tokens[i].kind == CodeToken::Kind::word && !is_param &&
-        std::find(std::begin(kWords), std::end(kWords), text) == std::end(kWords))
-      return {};
-    if (tokens[i].kind == CodeToken::Kind::punctuation && std::string_view("+-*/().;").find(text) == std::string_view::npos)
-      return {};
-    logits += text == "logit" && !is_param;
-    tanhs += text == "tanh" && !is_param;
-    statements += text == ";";
-  }
-  const bool is_return = !tokens.empty() && tokens.front().text == "return" && tokens.back().text == ";";
-  return {is_return && statements == 1 && logits == 1, tanhs > 0};
-}
-
-// Whether kernels call logits_transform with four logits: tanh alone gains by it.
-bool transforms_by_four(const Variant& variant) {
-  bool has_tanh = false;
-  for (const Component& part : variant.components) {
-    const auto found = part.hooks.find(Hook::logits_transform);
-    if (found == part.hooks.end()) continue;
-    const Arithmetic transform = as_arithmetic(found->second);
-    if (!transform.holds) return false;
-    has_tanh |= transform.has_tanh;
-  }
-  return has_tanh;
-}
-
 class Renderer {
  public:
   Renderer(const Variant& variant, const std::vector<double>& values, int first_line,
-           const std::string& unit_path)
+           const std::string& unit_path, bool affine_beside_mask)
       : variant_(variant),
         values_(values),
         layout_(arg_layout(variant)),
-        transforms_by_four_(transforms_by_four(variant)),
+        logit_form_(logit_form(variant, affine_beside_mask)),
         line_(first_line),
         path_(unit_path) {}
 
@@ -116,7 +77,9 @@ class Renderer {
       line(fmt::format("  static constexpr bool has_{} = {};", name_of(hook), variant_.has(hook)));
     line(fmt::format("  static constexpr bool masks_new_keys_only = {};", variant_.masks_new_keys_only()));
     line(fmt::format("  static constexpr bool logits_are_plain = {};", logits_are_plain()));
-    line(fmt::format("  static constexpr bool transforms_by_four = {};", transforms_by_four_));
+    line(fmt::format("  static constexpr bool transforms_by_four = {};", logit_form_.is_by_four));
+    line(fmt::format("  static constexpr bool logits_are_affine = {}, keeps_logit_scale = {}, has_kv_distance = {};",
+                     logit_form_.is_affine, logit_form_.keeps_scale, logit_form_.has_distance));
     for (const auto& [hook, name] : kRowInputs) row_input(hook, name);
     for (std::size_t i = 0; i < variant_.components.size(); ++i) line(fmt::format("  Part{} part{};", i, i));
     constructor();
@@ -146,12 +109,17 @@ class Renderer {
     line_ += 1 + static_cast<int>(std::count(text.begin(), text.end(), '\n'));
   }
 
-  // `shape`, or a template of it where the kernel may call the hook with four logits (templates/four_logits.cuh).
+  // `shape`, or a template of it where a kernel may call the hook with another kind of logit, or of place.
   std::string signature(Hook hook, const HookShape& shape) const {
-    const bool by_four = transforms_by_four_ && hook == Hook::logits_transform;
-    return fmt::format("  {}HEDDLE_HOOK {} {}({}{}const heddle::HookContext& context) const {{",
-                       by_four ? "template <class Logits> " : "", by_four ? "Logits" : shape.result, name_of(hook),
-                       by_four ? "Logits logit" : shape.arguments, *shape.arguments ? ", " : "");
+    const bool is_logits = hook == Hook::logits_transform;
+    const bool affine = is_logits && logit_form_.is_affine, by_four = is_logits && logit_form_.is_by_four;
+    const bool is_template = affine || by_four;
+    return fmt::format("  {}HEDDLE_HOOK {} {}({}{}const {}& context) const {{",
+                       affine    ? "template <class Logits, class Context> "
+                       : by_four ? "template <class Logits> "
+                                 : "",
+                       is_template ? "Logits" : shape.result, name_of(hook), is_template ? "Logits logit" : shape.arguments,
+                       *shape.arguments ? ", " : "", affine ? "Context" : "heddle::HookContext");
   }
 
   // One spec's hooks under its own names for params and tensors.
@@ -275,7 +243,7 @@ class Renderer {
   const Variant& variant_;
   const std::vector<double>& values_;
   const ArgLayout layout_;
-  const bool transforms_by_four_;
+  const LogitForm logit_form_;
   std::string text_;
   int line_;
   const std::string& path_;
@@ -303,8 +271,8 @@ std::string builtin_key(const Variant& variant, const std::vector<double>& value
 }
 
 std::string render_hooks(const Variant& variant, const std::vector<double>& values, int first_line,
-                         const std::string& unit_path) {
-  return Renderer(variant, values, first_line, unit_path).render();
+                         const std::string& unit_path, bool affine_beside_mask) {
+  return Renderer(variant, values, first_line, unit_path, affine_beside_mask).render();
 }
 
 }  // namespace heddle

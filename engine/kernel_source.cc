@@ -61,7 +61,7 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
       "using Real = float;\n"
       "using namespace hook_math;\n\n",
       kind, variant.name, describe(config), skeleton.file);
-  unit.text += render_hooks(reading_variant(variant, config), values, count_lines(unit.text) + 1, unit.path);
+  unit.text += render_hooks(reading_variant(variant, config), values, count_lines(unit.text) + 1, unit.path, tile.q_buffers > 0);
   unit.text += '\n' + spec_text(variant, config, tile);
   unit.text += fmt::format(
       "}}  // namespace heddle::unit\n\n"

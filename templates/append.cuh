@@ -235,7 +235,7 @@ class Append {
     }
     if constexpr (Hooks::use_softmax) {
       float factor[2];
-      update_softmax(s, state_[f], factor, logit_to_log2<Hooks>(p_.sm_scale));
+      update_softmax<Hooks>(s, state_[f], factor, logit_to_log2<Hooks>(p_.sm_scale));
       // Once the maxima have settled most tiles change none of them.
       if (!__any_sync(kFullMask, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll

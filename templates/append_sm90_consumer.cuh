@@ -21,6 +21,8 @@ class AppendSm90Consumer {
   static constexpr int kThreads = kGroups * kWarpgroupSize;
   static constexpr bool kTurns = kGroups > 1;
   static constexpr bool kOverlapsStreams = Smem::kQBuffers > 1;
+  // Beside a loader that transforms keys, registers are short.
+  static constexpr bool kReadsAffineOnce = Hooks::logits_are_affine && !Hooks::has_key_transform && !Hooks::has_value_transform;
 
  public:
   HEDDLE_DEVICE AppendSm90Consumer(const AttentionParams& params, const Hooks& hooks, Smem& smem)
@@ -117,6 +119,7 @@ class AppendSm90Consumer {
     const int v = kOverlapsStreams && has_values ? acquire() : 0, k = has_scores ? acquire() : 0;
     const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
     fence_tiles();
+    if (kReadsAffineOnce && has_scores) read_affine(stream);
     begin_turn();
     score(s, queries, keys);
     if constexpr (kOverlapsStreams) accumulate(values);
@@ -129,7 +132,7 @@ class AppendSm90Consumer {
     if (has_scores) {
       apply_hooks<true>(s, stream, stream.item.tile_end - 1);  // once a stream, whether a boundary or not
       float rescale[2];  // of nothing
-      if constexpr (Hooks::use_softmax) update_softmax(s, state_, rescale, logit_to_log2<Hooks>(p_.sm_scale));
+      if constexpr (Hooks::use_softmax) update_softmax<Hooks>(s, state_, rescale, logit_to_log2<Hooks>(p_.sm_scale));
     }
     if constexpr (kOverlapsStreams) {
       wgmma_wait<0>();
@@ -205,8 +208,8 @@ class AppendSm90Consumer {
     const float to_log2 = logit_to_log2<Hooks>(p_.sm_scale);
     if constexpr (Hooks::use_softmax) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) rescale[half] = raise_max(s, half, state_[half], to_log2);
-      weigh_row(s, 0, state_[0], rescale[0], to_log2);
+      for (int half = 0; half < 2; ++half) rescale[half] = raise_max<Hooks>(s, half, state_[half], to_log2);
+      weigh_row<Hooks>(s, 0, state_[0], rescale[0], to_log2);
     }
     pin_registers(s);
     stay_here(at.values);
@@ -215,7 +218,7 @@ class AppendSm90Consumer {
     release(at.values);
     if constexpr (!kChangesEveryLogit<Hooks>) look_ahead();
     if constexpr (Hooks::use_softmax) {
-      weigh_row(s, 1, state_[1], rescale[1], to_log2);
+      weigh_row<Hooks>(s, 1, state_[1], rescale[1], to_log2);
       multiply_o(rescale);
     }
     pack(s);
@@ -257,11 +260,27 @@ class AppendSm90Consumer {
   template <bool kMasked>
   HEDDLE_DEVICE void apply_hooks(float (&s)[kBlocks][4], const AppendStream& stream, int t) {
     if constexpr (kMasked || kChangesEveryLogit<Hooks>) {
-      RowInfo rows[2] = {row_of<Spec>(stream, own_row(0)), row_of<Spec>(stream, own_row(1))};
-      if constexpr (kMasked)
-        for (RowInfo& row : rows) take_given_range<Spec>(row, reinterpret_cast<const PlanHeader*>(p_.plan));
-      apply_variant<kMasked>(s, rows, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
+      RowInfo rows[2];
+      place_rows<kMasked>(rows, stream);
+      if constexpr (!kReadsAffineOnce)
+        apply_variant<kMasked>(s, rows, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
+      else
+        apply_variant<kMasked>(s, rows, affine_, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
     }
+  }
+
+  template <bool kMasked>
+  HEDDLE_DEVICE void place_rows(RowInfo (&rows)[2], const AppendStream& stream) const {
+    for (int half = 0; half < 2; ++half) rows[half] = row_of<Spec>(stream, own_row(half));
+    if constexpr (kMasked)
+      for (RowInfo& row : rows) take_given_range<Spec>(row, reinterpret_cast<const PlanHeader*>(p_.plan));
+  }
+
+  // Once a stream, before its products are waited for.
+  HEDDLE_DEVICE void read_affine(const AppendStream& stream) {
+    RowInfo rows[2];
+    place_rows<true>(rows, stream);
+    for (int half = 0; half < 2; ++half) affine_[half] = affine_row<true>(rows[half], p_.sm_scale, hooks_);
   }
 
   // Always: a branch on whether a factor is 1 would keep these products out of the gaps between exponentials.
@@ -307,6 +326,7 @@ class AppendSm90Consumer {
   int number_ = 0;  // of the stream, as the producer counts
   float o_[kOutBlocks][4];
   RowState state_[2] = {empty_row_state(), empty_row_state()};
+  AffineRow<Hooks> affine_[2];
   uint32_t weights_[kKeySteps][4] = {};
 };
 

@@ -268,7 +268,7 @@ class Decode {
       apply<false>(s, item, first);
     if constexpr (Hooks::use_softmax) {
       float factor[kHalves];
-      update_softmax(s, state_, factor, logit_to_log2<Hooks>(p_.sm_scale));
+      update_softmax<Hooks>(s, state_, factor, logit_to_log2<Hooks>(p_.sm_scale));
       bool changed = factor[0] != 1.0f;
       if constexpr (kHalves == 2) changed |= factor[1] != 1.0f;
       // Once the maxima have settled most tiles change none of them.

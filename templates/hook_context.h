@@ -76,4 +76,4 @@ HEDDLE_HOOK int partner_of(const RowInput& input, int dim, int head_dim) {
                              head_dim = (shape).head_dim, head_dim_vo = (shape).head_dim_vo;    \
   [[maybe_unused]] const auto kv_pos = KEY_POSITION(context);                                    \
   [[maybe_unused]] const int kv_byte = (context).kv_byte, kv_bit = (context).kv_bit;             \
-  [[maybe_unused]] const float kv_distance = (context).kv_distance
+  [[maybe_unused]] const auto kv_distance = (context).kv_distance

@@ -8,6 +8,7 @@
 // column 2 * c + e % 2.
 #pragma once
 
+#include "templates/affine_logits.cuh"
 #include "templates/four_logits.cuh"
 #include "templates/work.cuh"
 
@@ -16,6 +17,7 @@ namespace heddle {
 struct RowState {
   float max2;
   float sum;  // this lane's columns only, until finish_sum
+  float shift = -0.0f;  // what this lane's logits of the tile at hand lack, in the log2 domain: templates/affine_logits.cuh
 };
 
 HEDDLE_DEVICE RowState empty_row_state() { return {negative_infinity(), 0.0f}; }
@@ -66,11 +68,18 @@ inline constexpr bool kMasksEveryTile = Hooks::has_logits_mask && !Hooks::masks_
 
 // Whether hooks take logits that are scaled; else the softmax's own constant has the scale.
 template <class Hooks>
-inline constexpr bool kScalesLogits = Hooks::has_logits_transform || !Hooks::use_softmax;
+inline constexpr bool kScalesLogits = (Hooks::has_logits_transform || !Hooks::use_softmax) && !kKeepsLogitScale<Hooks>;
 
 // Whether logits of tiles that need no mask change too.
 template <class Hooks>
-inline constexpr bool kChangesEveryLogit = kScalesLogits<Hooks> || kMasksEveryTile<Hooks>;
+inline constexpr bool kChangesEveryLogit =
+    Hooks::has_logits_transform || kScalesLogits<Hooks> || kMasksEveryTile<Hooks>;
+
+// What turns logits as the softmax takes them into its log2 domain.
+template <class Hooks>
+HEDDLE_DEVICE float logit_to_log2(float sm_scale) {
+  return kScalesLogits<Hooks> ? kLog2e : sm_scale * kLog2e;
+}
 
 // Without softmax a sum says nothing of how many keys a row has kept; output_transform needs to know
 // whether it kept any, so RowState::sum counts them then.
@@ -124,19 +133,42 @@ HEDDLE_DEVICE void transform_four(float (&s)[kBlocks][kValues], int row, int blo
   for (int i = 0; i < 4; ++i) s[block + i / 2][row * 2 + i % 2] = transformed[i];
 }
 
-// Hooks and masks on raw dot products, in place. Afterwards s holds, with softmax, logits that
-// still have to be multiplied by logit_to_log2(); without, the weights themselves.
+// What an affine logits_transform makes of a row: the same in all tiles. A row that sees nothing stands at the first key,
+// where `kMasked` says that there may be such.
+template <bool kMasked, class Hooks>
+HEDDLE_DEVICE AffineRow<Hooks> affine_row(const RowInfo& row, float sm_scale, const Hooks& hooks) {
+  if constexpr (Hooks::logits_are_affine) {
+    HookContext context = row.context;
+    if (kMasked && row.keys.is_empty()) context.q_pos = 0;
+    return AffineRow<Hooks>(hooks, context, sm_scale);
+  }
+  return {};
+}
+
+// An affine logits_transform of one row, in place. With softmax it leaves out what the row's logits have in common.
+template <int kBlocks, int kValues, class Hooks>
+HEDDLE_DEVICE void transform_affine(float (&s)[kBlocks][kValues], int row, const AffineRow<Hooks>& affine, float common) {
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block)
+    for (int i = 0; i < 2; ++i)
+      s[block][row * 2 + i] = affine.logit(s[block][row * 2 + i], block * 8 + i, kShiftsRows<Hooks> ? -0.0f : common);
+}
+
+// Hooks and masks on raw dot products, in place. Afterwards s holds, with softmax, logits that still have to be
+// multiplied by logit_to_log2() and to get their row's shift; without, the weights themselves.
 template <bool kMasked, int kBlocks, int kValues, class Hooks>
 HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&rows)[kValues / 2],
-                                 RowState (&state)[kValues / 2], int first_key, float sm_scale, const Hooks& hooks) {
+                                 const AffineRow<Hooks> (&affine)[kValues / 2], RowState (&state)[kValues / 2],
+                                 int first_key, float sm_scale, const Hooks& hooks) {
   if constexpr (!kMasked && !kChangesEveryLogit<Hooks>) return;
   constexpr bool kAsksMask = kMasked ? Hooks::has_logits_mask : kMasksEveryTile<Hooks>;
-  constexpr bool kAsksOfSeenOnly = kMasked && (Hooks::has_logits_transform || kAsksMask) && !Hooks::logits_are_plain;
+  constexpr bool kAsksTransform = Hooks::has_logits_transform && !Hooks::logits_are_affine;
+  constexpr bool kAsksOfSeenOnly = kMasked && (kAsksTransform || kAsksMask) && !Hooks::logits_are_plain;
   constexpr int kRows = kValues / 2;
   const float dropped = Hooks::use_softmax ? negative_infinity() : 0.0f;
   const int column = lane_index() % 4 * 2;
   HookContext contexts[kRows];
-  float first_distance[kRows];
+  float first_distance[kRows], common[kRows];
   KeptColumns<kBlocks> kept[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -145,6 +177,12 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
     if (kAsksOfSeenOnly && rows[r].keys.is_empty()) contexts[r].q_pos = 0;
     first_distance[r] = static_cast<float>(contexts[r].q_pos - first_key - column);
     if constexpr (kMasked) kept[r] = KeptColumns<kBlocks>(rows[r].keys, first_key + column);
+    if constexpr (Hooks::logits_are_affine) {
+      first_distance[r] = static_cast<float>(affine[r].q_pos - first_key - column);
+      common[r] = affine[r].common(first_distance[r]);
+      transform_affine(s, r, affine[r], common[r]);
+      if constexpr (kShiftsRows<Hooks>) state[r].shift = common[r] * logit_to_log2<Hooks>(sm_scale);
+    }
   }
   if constexpr (Hooks::transforms_by_four) {
 #pragma unroll
@@ -155,10 +193,12 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
   }
   const auto ask = [&](int block, int e) {
     bool keep = kMasked ? kept[e / 2].contains(block, e % 2) : true;
-    float logit = kScalesLogits<Hooks> && !Hooks::transforms_by_four ? s[block][e] * sm_scale : s[block][e];
+    const int of_lane = block * 8 + e % 2;
+    float logit = s[block][e];
+    if constexpr (kScalesLogits<Hooks> && !Hooks::transforms_by_four && !Hooks::logits_are_affine) logit *= sm_scale;
     HookContext context = contexts[e / 2];
-    context.kv_pos = first_key + column + (block * 8 + e % 2);
-    context.kv_distance = first_distance[e / 2] - static_cast<float>(block * 8 + e % 2);
+    context.kv_pos = first_key + column + of_lane;
+    context.kv_distance = first_distance[e / 2] - static_cast<float>(of_lane);
     // Tiles begin at a multiple of 8. The compiler would not see that from kv_pos, and load a byte for each bit.
     context.kv_byte = first_key / 8 + block;
     context.kv_bit = column + e % 2;
@@ -168,8 +208,11 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
       context.move_to_key(rows[e / 2].keys.some());
       logit = 0.0f;
     }
-    if constexpr (Hooks::has_logits_transform && !Hooks::transforms_by_four) logit = hooks.logits_transform(logit, context);
-    if constexpr (kAsksMask) keep &= hooks.logits_mask(kScalesLogits<Hooks> ? logit : logit * sm_scale, context);
+    if constexpr (kAsksTransform && !Hooks::transforms_by_four) logit = hooks.logits_transform(logit, context);
+    if constexpr (kAsksMask) {
+      const float whole = kShiftsRows<Hooks> ? logit + common[e / 2] : logit;
+      keep &= hooks.logits_mask(kScalesLogits<Hooks> ? whole : whole * sm_scale, context);
+    }
     if constexpr (kCountsKeys<Hooks>) state[e / 2].sum += keep ? 1.0f : 0.0f;
     s[block][e] = keep ? logit : dropped;
   };
@@ -188,9 +231,13 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
   }
 }
 
-template <class Hooks>
-HEDDLE_DEVICE float logit_to_log2(float sm_scale) {
-  return kScalesLogits<Hooks> ? kLog2e : sm_scale * kLog2e;
+// The same where rows are placed anew in each tile.
+template <bool kMasked, int kBlocks, int kValues, class Hooks>
+HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&rows)[kValues / 2],
+                                 RowState (&state)[kValues / 2], int first_key, float sm_scale, const Hooks& hooks) {
+  AffineRow<Hooks> affine[kValues / 2];
+  for (int r = 0; r < kValues / 2; ++r) affine[r] = affine_row<kMasked>(rows[r], sm_scale, hooks);
+  apply_variant<kMasked>(s, rows, affine, state, first_key, sm_scale, hooks);
 }
 
 // What logits are held against: 0 where a row has seen nothing.
@@ -198,27 +245,35 @@ HEDDLE_DEVICE float softmax_base(float max2) { return max2 == negative_infinity(
 
 // One step of the online softmax over one row (`half`) of a tile's logits, in two parts. First its maximum: what comes
 // back is what the accumulators of the row must be multiplied by.
-template <int kBlocks, int kValues>
+template <class Hooks, int kBlocks, int kValues>
 HEDDLE_DEVICE float raise_max(const float (&s)[kBlocks][kValues], int half, RowState& state, float to_log2) {
   float top = s[0][half * 2];
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block)
     top = fmaxf(top, fmaxf(s[block][half * 2], s[block][half * 2 + 1]));
-  const float max2 = fmaxf(state.max2, quad_max(top) * to_log2);
+  float top2;
+  if constexpr (kShiftsRows<Hooks>) {
+    if (top == negative_infinity()) state.shift = 0.0f;  // what no key takes may be no number
+    top2 = quad_max(fmaf(top, to_log2, state.shift));
+  } else {
+    top2 = quad_max(top) * to_log2;
+  }
+  const float max2 = fmaxf(state.max2, top2);
   const float rescale = exp2_approx(state.max2 - softmax_base(max2));
   state.max2 = max2;
   return rescale;
 }
 // Then s becomes weights, and the sum takes them up.
-template <int kBlocks, int kValues>
+template <class Hooks, int kBlocks, int kValues>
 HEDDLE_DEVICE void weigh_row(float (&s)[kBlocks][kValues], int half, RowState& state, float rescale, float to_log2) {
   const float base = softmax_base(state.max2);
+  const float below = (kShiftsRows<Hooks> ? state.shift : -0.0f) - base;
   float sum = 0.0f;
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
     for (int e = half * 2; e < half * 2 + 2; ++e) {
-      s[block][e] = exp2_approx(fmaf(s[block][e], to_log2, -base));
+      s[block][e] = exp2_approx(fmaf(s[block][e], to_log2, below));
       sum += s[block][e];
     }
   }
@@ -226,13 +281,13 @@ HEDDLE_DEVICE void weigh_row(float (&s)[kBlocks][kValues], int half, RowState& s
 }
 
 // The step over all rows of this lane.
-template <int kBlocks, int kValues>
+template <class Hooks, int kBlocks, int kValues>
 HEDDLE_DEVICE void update_softmax(float (&s)[kBlocks][kValues], RowState (&state)[kValues / 2],
                                   float (&rescale)[kValues / 2], float to_log2) {
 #pragma unroll
   for (int half = 0; half < kValues / 2; ++half) {
-    rescale[half] = raise_max(s, half, state[half], to_log2);
-    weigh_row(s, half, state[half], rescale[half], to_log2);
+    rescale[half] = raise_max<Hooks>(s, half, state[half], to_log2);
+    weigh_row<Hooks>(s, half, state[half], rescale[half], to_log2);
   }
 }
 

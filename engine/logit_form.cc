@@ -1,0 +1,202 @@
+#include "engine/logit_form.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "variants/code_scanner.h"
+
+namespace heddle {
+namespace {
+
+using Tokens = std::vector<CodeToken>;
+
+template <std::size_t N>
+bool contains(const std::string_view (&words)[N], std::string_view word) {
+  return std::find(std::begin(words), std::end(words), word) != std::end(words);
+}
+
+bool is_of_keys(std::string_view word) {
+  static constexpr std::string_view kWords[] = {"logit", "kv_pos", "kv_distance", "kv_byte", "kv_bit"};
+  return contains(kWords, word);
+}
+
+// One expression of params, numbers and the logit, which stands in it once.
+struct Arithmetic {
+  bool holds, has_tanh;
+};
+
+Arithmetic as_arithmetic(const Tokens& tokens) {
+  static constexpr std::string_view kWords[] = {"return", "logit", "params", "tanh", "sigmoid"};
+  int logits = 0, statements = 0, tanhs = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::string_view text = tokens[i].text;
+    const bool is_param = i >= 2 && tokens[i - 1].text == "." && tokens[i - 2].text == "params";
+    if (tokens[i].kind == CodeToken::Kind::literal) return {};
+    if (tokens[i].kind == CodeToken::Kind::word && !is_param && !contains(kWords, text)) return {};
+    if (tokens[i].kind == CodeToken::Kind::punctuation && std::string_view("+-*/().;").find(text) == std::string_view::npos)
+      return {};
+    logits += text == "logit" && !is_param;
+    tanhs += text == "tanh" && !is_param;
+    statements += text == ";";
+  }
+  const bool is_return = !tokens.empty() && tokens.front().text == "return" && tokens.back().text == ";";
+  return {is_return && statements == 1 && logits == 1, tanhs > 0};
+}
+
+// Where the only return of the code begins, if what stands in front of it says nothing of the key and always comes to it.
+std::optional<std::size_t> last_return(const Tokens& tokens) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (is_of_keys(tokens[i].text)) return {};
+    if (tokens[i].text != "return") continue;
+    if (i > 0 && tokens[i - 1].text != ";" && tokens[i - 1].text != "}") return {};
+    return i;
+  }
+  return {};
+}
+
+// Reads an expression as what it is of the logit and kv_distance. Whatever else it says is the same for all keys, if it
+// names nothing that depends on one; that the compiler judges.
+class AffineReader {
+ public:
+  AffineReader(const Tokens& tokens, std::size_t begin) : tokens_(tokens), at_(begin) {}
+
+  // `EXPRESSION;` and the code's end.
+  std::optional<LogitForm> read() {
+    const Value value = sum();
+    if (!holds_ || peek() != ";" || at_ + 1 != tokens_.size() || value.logits == 0) return {};
+    return LogitForm{.is_affine = true, .keeps_scale = value.logits == 1 && !value.is_scaled, .has_distance = value.has_distance};
+  }
+
+ private:
+  struct Value {
+    int logits = 0;
+    bool is_scaled = false;  // a logit in it has another factor than 1
+    bool has_distance = false;
+    bool is_uniform() const { return logits == 0 && !has_distance; }
+  };
+
+  std::string_view peek() const { return at_ < tokens_.size() ? tokens_[at_].text : std::string_view(); }
+  bool take(std::string_view text) {
+    if (peek() != text) return false;
+    ++at_;
+    return true;
+  }
+  Value refuse() {
+    holds_ = false;
+    return {};
+  }
+
+  Value sum() {
+    Value value = product();
+    while (holds_ && (peek() == "+" || peek() == "-")) {
+      const bool is_minus = tokens_[at_++].text == "-";
+      const Value next = product();
+      value = {value.logits + next.logits, value.is_scaled || next.is_scaled || (is_minus && next.logits > 0),
+               value.has_distance || next.has_distance};
+    }
+    return value;
+  }
+
+  Value product() {
+    Value value = signed_value();
+    while (holds_ && (peek() == "*" || peek() == "/")) {
+      const bool divides = tokens_[at_++].text == "/";
+      const Value next = signed_value();
+      if (!next.is_uniform() && (divides || !value.is_uniform())) return refuse();
+      const int logits = value.logits + next.logits;
+      value = {logits, logits > 0, value.has_distance || next.has_distance};
+    }
+    return value;
+  }
+
+  Value signed_value() {
+    // Two of a kind are a decrement or increment.
+    if (peek() == "+" || peek() == "-") {
+      const bool is_minus = tokens_[at_++].text == "-";
+      if (peek() == "+" || peek() == "-") return refuse();
+      Value value = primary();
+      value.is_scaled |= is_minus && value.logits > 0;
+      return value;
+    }
+    return primary();
+  }
+
+  Value primary() {
+    if (peek() == "(") return in_parentheses();
+    if (take("logit")) return {.logits = 1};
+    if (take("kv_distance")) return {.has_distance = true};
+    if (at_ >= tokens_.size() || is_of_keys(peek())) return refuse();
+    if (tokens_[at_].kind == CodeToken::Kind::number) return ++at_, Value{};
+    if (tokens_[at_].kind == CodeToken::Kind::word) return name();
+    return refuse();
+  }
+
+  Value in_parentheses() {
+    // A name alone may be a type, and what follows cast to it.
+    if (at_ + 2 < tokens_.size() && tokens_[at_ + 1].kind == CodeToken::Kind::word && tokens_[at_ + 2].text == ")")
+      return refuse();
+    ++at_;
+    const Value value = sum();
+    return take(")") ? value : refuse();
+  }
+
+  // A name with its members, indices and arguments.
+  Value name() {
+    for (++at_; holds_;) {
+      if (take(".")) {
+        if (at_ >= tokens_.size() || tokens_[at_++].kind != CodeToken::Kind::word) return refuse();
+      } else if (peek() == "(" || peek() == "[") {
+        skip_brackets();
+      } else {
+        return {};
+      }
+    }
+    return {};
+  }
+
+  // Brackets pair up: hooks are checked for that.
+  void skip_brackets() {
+    int depth = 0;
+    do {
+      const std::string_view text = peek();
+      if (at_ >= tokens_.size() || is_of_keys(text)) holds_ = false;
+      depth += text == "(" || text == "[" || text == "{";
+      depth -= text == ")" || text == "]" || text == "}";
+      ++at_;
+    } while (holds_ && depth > 0);
+  }
+
+  const Tokens& tokens_;
+  std::size_t at_;
+  bool holds_ = true;
+};
+
+std::optional<LogitForm> as_affine(const Tokens& tokens) {
+  const std::optional<std::size_t> begin = last_return(tokens);
+  if (!begin) return {};
+  return AffineReader(tokens, *begin + 1).read();
+}
+
+}  // namespace
+
+LogitForm logit_form(const Variant& variant, bool affine_beside_mask) {
+  LogitForm affine{.is_affine = true, .keeps_scale = true};
+  bool is_arithmetic = true, has_tanh = false;
+  for (const Component& part : variant.components) {
+    const auto found = part.hooks.find(Hook::logits_transform);
+    if (found == part.hooks.end()) continue;
+    const Tokens tokens = scan_code("a hook", found->second.code);
+    const Arithmetic arithmetic = as_arithmetic(tokens);
+    is_arithmetic &= arithmetic.holds;
+    has_tanh |= arithmetic.has_tanh;
+    const LogitForm form = as_affine(tokens).value_or(LogitForm{});
+    affine = {false, affine.is_affine && form.is_affine, affine.keeps_scale && form.keeps_scale,
+              affine.has_distance || form.has_distance};
+  }
+  // Only tanh gains by four logits at once.
+  if (is_arithmetic && has_tanh) return {.is_by_four = true};
+  if (!variant.has(Hook::logits_transform) || (variant.has(Hook::logits_mask) && !affine_beside_mask)) return {};
+  return affine.is_affine ? affine : LogitForm{};
+}
+
+}  // namespace heddle
