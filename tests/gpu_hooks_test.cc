@@ -30,6 +30,12 @@ const char* const kSpecs[] = {
           "return params.n - params.b / (2.5f + sigmoid(1 - tanh(+logit) / params.a) * tanh(params.b)) * 4;"}})",
     R"({"name": "capped_twice", "params": {"a": {"type": "f32", "default": 2.0}}, "hooks": {
         "logits_transform": "return 5 * tanh(0.5 - params.a * tanh(-logit / 3));", "logits_mask": "return logit > -3.5f;"}})",
+    R"({"name": "affine_scaled", "params": {"a": {"type": "f32", "default": 0.75}, "n": {"type": "i32", "default": 3}}, "hooks": {
+        "logits_transform": "return 0.25 - (logit - params.n * (kv_distance - 0.5)) / -params.a / 4 + 0.125f * qo_head;"}})",
+    R"({"name": "affine_of_rows", "mask": {"causal": true}, "tensors": {"bias": {"dtype": "f16", "shape": ["num_qo_rows", "num_qo_heads"]}},
+        "hooks": {"logits_transform": "const auto b = tensors.bias(q_row, qo_head); return b + logit;", "logits_mask": "return logit < 2.5f;"}})",
+    R"({"name": "affine_sum", "use_softmax": false, "mask": {"window_left": 100, "sink": 3}, "params": {"a": {"type": "f32", "default": 0.01}},
+        "hooks": {"logits_transform": "return params.a * (logit + 1 - 0.001f * kv_distance);", "output_transform": "return x - 1.0f;"}})",
     R"({"name": "every_third", "hooks": {"logits_mask": "return kv_pos % 3 != q_pos % 3;"}})",
     R"({"name": "mask_of_new_keys", "hooks": {"logits_mask": {"keys": "new",
         "code": "return logit < 0.5f && (kv_pos + q_pos) % 3 != 0;"}}})",
@@ -61,5 +67,29 @@ TEST_CASE("hooks: every kind on decode and append, whole and cut, with rows that
     const Verdict verdict = problem.judge();
     INFO(verdict.what);
     CHECK(verdict.ok);
+  }
+}
+
+// Slopes that reward distance: what a tile's logits have in common is then as large as it gets, and the weights lie there.
+TEST_CASE("hooks: affine logits far from their rows", "[gpu][hooks]") {
+  Engine engine;
+  const Variant variant = Variant::from_json(
+      R"({"name": "far", "params": {"slope": {"type": "f32", "default": 0.01}}, "mask": {"causal": true},
+          "hooks": {"logits_transform": "return logit - params.slope * kv_distance;"}})", "far.json", engine.variants());
+  engine.register_variant(variant);
+  std::vector<AttentionConfig> configs;
+  for (const bool portable : {false, true})
+    configs.push_back({.variant = "far", .num_qo_heads = 2, .num_kv_heads = 1, .head_dim = 64, .page_size = 16, .portable = portable});
+  compile_all(engine, configs);
+  for (const AttentionConfig& config : configs) {
+    for (const double slope : {1.0, 1e-4, -1e-4, -0.01, -1.0}) {
+      Attention attention = engine.attention(config);
+      Problem problem(engine, {.config = config, .params = {{"slope", slope}}, .qo_lens = {40, 1, 3}, .kv_lens = {60000, 40000, 0}}, 11);
+      Workspace workspace = attention.workspace(problem.maxima());
+      plan_and_run(attention, workspace, problem);
+      const Verdict verdict = problem.judge();
+      INFO("slope " << slope << ": " << verdict.what);
+      CHECK(verdict.ok);
+    }
   }
 }

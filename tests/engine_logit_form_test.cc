@@ -1,0 +1,115 @@
+// What a logits_transform is taken for, and that what is taken for affine compiles as that.
+#include "engine/logit_form.h"
+
+#include "engine/launch_set.h"
+#include "runtime/nvrtc.h"
+#include "tests/catch.h"
+#include "tests/engine_support.h"
+
+using namespace heddle;
+using namespace heddle_tests;
+
+namespace {
+
+std::string spec_of(const std::string& code, const std::string& mask = "") {
+  return fmt::format(R"({{"name": "v", "params": {{"a": {{"type": "f32", "default": 2}}, "n": {{"type": "i32", "default": 3}},
+      "fixed": {{"type": "f32", "default": 0.5, "constant": true}}}},
+    "tensors": {{"slopes": {{"dtype": "f32", "shape": ["num_qo_heads"]}}, "rows": {{"dtype": "bf16", "shape": ["num_qo_rows", "num_qo_heads"]}},
+      "steps": {{"dtype": "u8", "shape": ["num_requests"]}}, "bias": {{"dtype": "f32", "shape": ["num_qo_heads", "kv_len"]}}}},
+    "hooks": {{{}"logits_transform": "{}"}}}})", mask, code);
+}
+
+LogitForm form_of(const std::string& code) {
+  return logit_form(Variant::from_json(spec_of(code), "test.json", {}), true);
+}
+
+bool is_affine(const std::string& code) { return form_of(code).is_affine; }
+
+}  // namespace
+
+TEST_CASE("an affine logits_transform: what is taken for one", "[engine][render]") {
+  CHECK(is_affine("return logit;"));
+  CHECK(is_affine("return logit - tensors.slopes[qo_head] * kv_distance;"));
+  CHECK(is_affine("return (logit + params.n * (kv_distance - 0.5)) / params.a;  // a double, and an int"));
+  CHECK(is_affine("return -(-logit * 2) + tensors.rows(q_row, qo_head) - q_pos;"));
+  CHECK(is_affine("return logit + exp2(-8.0f * (qo_head + 1) / num_qo_heads) * kv_distance;"));
+  CHECK(is_affine("float s = 0; for (int i = 0; i < params.n; ++i) { s += params.a; } return logit - s * kv_distance;"));
+  CHECK(is_affine("auto s = tensors.steps[request]; if (s > 2) s = 2; return s * logit;"));
+  CHECK(is_affine("return logit - logit / 4 + kv_distance * params.fixed - kv_distance;"));
+}
+
+TEST_CASE("an affine logits_transform: what isn't taken for one", "[engine][render]") {
+  for (const char* code : {
+           "return params.a;", "return kv_distance;", "return logit * logit;", "return logit * kv_distance;",
+           "return logit - kv_distance * kv_distance;", "return 1 / logit;", "return logit + 1 / (1 + kv_distance);",
+           "return logit - params.a * (q_pos - kv_pos);", "return logit + tensors.bias(qo_head, kv_pos);",
+           "return logit + tensors.slopes[min(qo_head, kv_bit)];", "return logit - params.a * abs(kv_distance);",
+           "return tanh(logit) - kv_distance;", "return kv_distance > 3 ? logit : 0;", "return logit > 0;", "return logit, 2;",
+           "float x = logit; return x - kv_distance;", "float x = kv_distance; return logit - x;",
+           "if (q_pos > 3) return logit; return logit - kv_distance;", "if (q_pos > 3) return logit;",
+           "{ int i = 0; return logit; }", "return (float) -kv_distance + logit;", "return (float)logit;", "return float(logit);",
+           "return logit - -params.a; ;", "int i = 2; return ++i * logit;", "int i = 2; return i-- * logit;",
+           "return logit % 2;", "return static_cast<float>(logit);", "return logit - 'a';", "return logit << 1;"}) {
+    INFO(code);
+    CHECK_FALSE(is_affine(code));
+  }
+}
+
+TEST_CASE("an affine logits_transform: whether the logit keeps its scale, and kv_distance stands in it", "[engine][render]") {
+  const auto keeps = [](const std::string& code) { return form_of(code).keeps_scale; };
+  CHECK(keeps("return logit;"));
+  CHECK(keeps("return params.a * (2 - kv_distance) + (logit - 1);"));
+  CHECK_FALSE(keeps("return -logit;"));
+  CHECK_FALSE(keeps("return 1 - logit;"));
+  CHECK_FALSE(keeps("return 1 - (2 + logit);"));
+  CHECK_FALSE(keeps("return logit / 2;"));
+  CHECK_FALSE(keeps("return 1 * (logit + kv_distance);"));
+  CHECK_FALSE(keeps("return logit + logit;"));
+  CHECK(form_of("return logit - (2 - kv_distance) / 3;").has_distance);
+  CHECK_FALSE(form_of("return logit - q_pos;").has_distance);
+}
+
+TEST_CASE("the form of a composition is that of all parts; tanh goes first", "[engine][render]") {
+  VariantRegistry registry;
+  const auto form = [&](const std::string& parts) {
+    const std::string json = R"({"name": "all", "compose": [)" + parts + "]}";
+    return logit_form(Variant::from_json(json, "all.json", registry), true);
+  };
+  registry.add(Variant::from_json(R"({"name": "twice", "hooks": {"logits_transform": "return 2 * logit;"}})", "twice.json", {}));
+  registry.add(Variant::from_json(R"({"name": "more", "hooks": {"logits_transform": "return logit + qo_head;"}})", "more.json", {}));
+  CHECK(form(R"("alibi", "sliding_window")").keeps_scale);
+  CHECK(form(R"("alibi_rule", "causal", "custom_mask")").has_distance);
+  CHECK(form(R"("more", "alibi")").keeps_scale);
+  CHECK(form(R"("more", "twice")").is_affine);
+  CHECK_FALSE(form(R"("more", "twice")").keeps_scale);
+  CHECK_FALSE(form(R"("more", "twice")").has_distance);
+  CHECK_FALSE(form(R"("alibi", "soft_cap")").is_affine);
+  CHECK_FALSE(form(R"("alibi", "dense_bias")").is_affine);
+  CHECK(form(R"("soft_cap", "twice")").is_by_four);
+  CHECK_FALSE(form(R"("causal")").is_affine);
+  const Variant masked = Variant::from_json(spec_of("return logit;", R"("logits_mask": "return kv_pos != 3;", )"), "test.json", {});
+  CHECK(logit_form(masked, true).is_affine);
+  CHECK_FALSE(logit_form(masked, false).is_affine);
+}
+
+TEST_CASE("an affine logits_transform compiles with numbers of every kind", "[engine][render]") {
+  if (const auto why = NvrtcCompiler::unavailable()) {
+    WARN("Nothing was compiled: " << *why);
+    return;
+  }
+  for (const char* code : {"return logit;", "return +logit - (+kv_distance);", "return 3 - logit / 2 - -kv_distance / tensors.steps[request];",
+                           "return params.n * (logit + 0.5) / params.a + tensors.rows(q_row, qo_head);",
+                           "return true * logit / params.fixed + (params.a + 1.5) * (kv_distance + q_pos) / params.n;",
+                           "auto a = params.a; auto n = params.n; return a + logit - a * kv_distance - n + n * (n + kv_distance);"}) {
+    INFO(code);
+    const Variant variant = Variant::from_json(spec_of(code), "test.json", {});
+    CHECK(logit_form(variant, true).is_affine);
+    const AttentionConfig config{.variant = "v", .num_qo_heads = 6, .num_kv_heads = 2, .head_dim = 64, .page_size = 16};
+    KernelCache cache({.disk = false});
+    NvrtcCompiler compiler;
+    for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append})
+      CHECK(sentence_of([&] {
+              build_kernel(cache, compiler, pipeline, variant, variant.resolve({}), config, "sm_90a", limits_of("sm_90a"));
+            }) == "accepted");
+  }
+}
