@@ -88,10 +88,9 @@ class Decode {
     // What has been read so far is the plan, which no kernel in front of this one writes.
     release_successor();
     prefetch_row_ids();
-    const bool side_by_side = is_side_by_side<Spec>(p_);
-    if (!side_by_side) wait_for_predecessor();
+    if (!is_side_by_side<Spec>(p_)) wait_for_predecessor();
     if (work_.begin != work_.end) process_items();
-    if (side_by_side && blockIdx.x == 0) wait_for_predecessor();
+    if (blockIdx.x == 0 && is_side_by_side<Spec>(p_)) wait_for_predecessor();
   }
 
  private:
@@ -187,7 +186,8 @@ class Decode {
     if (sees_keys) {
       tiles_ = TileRange<kTileKv>(item);
       begin_head(item);
-      tiles_.gap_begin = arrived(tiles_.gap_begin), tiles_.gap_tiles = arrived(tiles_.gap_tiles);
+      if constexpr (!kChangesEveryLogit<Hooks>)  // there registers are short
+        tiles_.gap_begin = arrived(tiles_.gap_begin), tiles_.gap_tiles = arrived(tiles_.gap_tiles);
       for (int t = tiles_.begin; t < tiles_.end; ++t) process_tile(item, t);
       __syncwarp();  // the stage was the last tile's
       states().share(rows_, state_, item.num_rows);
