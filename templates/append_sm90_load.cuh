@@ -24,6 +24,7 @@ class AppendSm90Loader {
   using KTile = typename Smem::KTile;
   using VTile = typename Smem::VTile;
   using Address = KvAddress<Spec::kPageSize>;
+  using Tiles = StreamTiles<Spec>;
   // How the lanes of a warp lie on a tile: kLanes a row of a block, kStep rows at once; the four warps
   // take turns, so that a thread's rows are 4 * kStep apart and share one swizzle.
   static constexpr int kLanes = KTile::kBlockChunks;  // of V's as well
@@ -56,25 +57,6 @@ class AppendSm90Loader {
   }
 
  private:
-  // What the loop over a stream's tiles asks of its record, in (uniform) registers: shared memory would be asked anew
-  // behind every barrier.
-  struct Tiles {
-    TileRange<Spec::kTile.kv> range;
-    WholeTiles whole;  // for some row
-    int kv_head;
-    int key_row = kNoKeyRow;
-
-    Tiles() = default;
-    HEDDLE_DEVICE explicit Tiles(const AppendStream& s) : range(s.item), kv_head(uniform(s.kv_head)) {
-      range.begin = uniform(range.begin), range.end = uniform(range.end);
-      range.gap_begin = uniform(range.gap_begin), range.gap_tiles = uniform(range.gap_tiles);
-      whole = WholeTiles::of<Spec::kTile.kv>(s.some_see, range.gap_begin, range.gap_tiles);
-      whole.begin = uniform(whole.begin), whole.end = uniform(whole.end);
-      if constexpr (Spec::kTransformedKeys) key_row = uniform(s.key_row);
-    }
-    HEDDLE_DEVICE bool finds_keys_transformed() const { return Spec::kTransformedKeys && key_row != kNoKeyRow; }
-  };
-
   // Last tile first.
   HEDDLE_DEVICE void load_tiles() {
     tiles_ = Tiles(record());

@@ -27,6 +27,26 @@ struct WholeTiles {
   HEDDLE_DEVICE bool contain(int t) const { return t >= begin && t < end; }
 };
 
+// What the loop over a stream's tiles asks of its record, in (uniform) registers: shared memory would be asked anew
+// behind every barrier.
+template <class Spec>
+struct StreamTiles {
+  TileRange<Spec::kTile.kv> range;
+  WholeTiles whole;  // for some row
+  int kv_head;
+  int key_row = kNoKeyRow;
+
+  StreamTiles() = default;
+  HEDDLE_DEVICE explicit StreamTiles(const AppendStream& s) : range(s.item), kv_head(uniform(s.kv_head)) {
+    range.begin = uniform(range.begin), range.end = uniform(range.end);
+    range.gap_begin = uniform(range.gap_begin), range.gap_tiles = uniform(range.gap_tiles);
+    whole = WholeTiles::of<Spec::kTile.kv>(s.some_see, range.gap_begin, range.gap_tiles);
+    whole.begin = uniform(whole.begin), whole.end = uniform(whole.end);
+    if constexpr (Spec::kTransformedKeys) key_row = uniform(s.key_row);
+  }
+  HEDDLE_DEVICE bool finds_keys_transformed() const { return Spec::kTransformedKeys && key_row != kNoKeyRow; }
+};
+
 template <class Spec, class Hooks>
 class AppendSm90Streams {
   using Smem = AppendSm90Smem<Spec>;
