@@ -75,6 +75,8 @@
 //   631 to 636 for 641, 4x4k 593 to 612 for 651, d64 419 to 422 for 425, soft_cap 446 for 453, alibi 539 for 537,
 //   relative_bias 356 for 376. The next stages looked for late behind hooks too: alibi 545 for 537, soft_cap 443 for 453,
 //   relative_bias 352 for 376.
+// alibi: 537 with three instructions a logit, 578 with one (affine_logits.cuh; plain 616). relative_bias: 376 with 1,244
+//   instructions a tile, 413 with 931 (TensorRow).
 // The same or slower, in one run: one loop for masked and whole tiles where hooks change every logit (soft_cap 391 for 416,
 //   document 440 for 464; compiles a fifth faster); d64 (418) with tiles 192 x 112 (417), 128 x 128 (415), x 160 (381),
 //   x 192 (383).
