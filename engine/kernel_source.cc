@@ -45,6 +45,18 @@ Skeleton skeleton_of(Pipeline pipeline, const TileConfig& tile) {
 
 }  // namespace
 
+std::string unit_prologue(std::string_view what, std::string_view skeleton) {
+  return fmt::format(
+      "// {}.\n"
+      "#include \"templates/hook_math.cuh\"\n"
+      "#include \"templates/tensor_view.h\"\n"
+      "#include \"templates/{}.cuh\"\n\n"
+      "namespace heddle::unit {{\n"
+      "using Real = float;\n"
+      "using namespace hook_math;\n\n",
+      what, skeleton);
+}
+
 int kernel_arg_bytes(const Variant& variant) { return std::max(8, (arg_layout(variant).bytes + 7) / 8 * 8); }
 
 Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,
@@ -52,15 +64,7 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
   const std::string kind(name_of(pipeline));
   const Skeleton skeleton = skeleton_of(pipeline, tile);
   Unit unit{"", fmt::format("{}_{}.cu", variant.name, kind), "heddle_" + kind};
-  unit.text = fmt::format(
-      "// {} of variant {}: {}.\n"
-      "#include \"templates/hook_math.cuh\"\n"
-      "#include \"templates/tensor_view.h\"\n"
-      "#include \"templates/{}.cuh\"\n\n"
-      "namespace heddle::unit {{\n"
-      "using Real = float;\n"
-      "using namespace hook_math;\n\n",
-      kind, variant.name, describe(config), skeleton.file);
+  unit.text = unit_prologue(fmt::format("{} of variant {}: {}", kind, variant.name, describe(config)), skeleton.file);
   unit.text += render_hooks(reading_variant(variant, config), values, count_lines(unit.text) + 1, unit.path, tile.q_buffers > 0);
   unit.text += '\n' + spec_text(variant, config, tile);
   unit.text += fmt::format(
@@ -68,14 +72,13 @@ Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vecto
       "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(\n"
       "    const __grid_constant__ heddle::AttentionParams params, const __grid_constant__ heddle::ArgBytes<{}> args{}) {{\n"
       "  extern __shared__ __align__(1024) unsigned char smem[];\n"
-      "  const heddle::unit::Hooks hooks(args, {{params.num_kv_heads * heddle::unit::Spec::kGroup, params.num_kv_heads, "
-      "heddle::unit::Spec::kGroup, heddle::unit::Spec::kHeadDim, heddle::unit::Spec::kHeadDimVo}});\n"
+      "{}"
       "  heddle::{}<heddle::unit::Spec, heddle::unit::Hooks> kernel(\n"
       "      params, hooks, {}*reinterpret_cast<heddle::{}Smem<heddle::unit::Spec>*>(smem));\n"
       "  kernel.run();\n"
       "}}\n",
       tile.warps * 32, tile.ctas_per_sm, unit.entry, kernel_arg_bytes(variant),
-      tile.q_buffers > 0 ? ", const __grid_constant__ heddle::TensorMaps maps" : "", skeleton.name,
+      tile.q_buffers > 0 ? ", const __grid_constant__ heddle::TensorMaps maps" : "", kMakeHooks, skeleton.name,
       tile.q_buffers > 0 ? "maps, " : "", skeleton.name);
   return unit;
 }

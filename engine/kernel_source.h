@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/tiles.h"
@@ -14,6 +15,13 @@ struct Unit {
   std::string path;   // as compiler messages show it
   std::string entry;  // its extern "C" symbol
 };
+
+// What stands in front of a GPU unit's hooks: what it is, in a line, and its skeleton's file in templates.
+std::string unit_prologue(std::string_view what, std::string_view skeleton);
+// How a kernel makes them of its arguments.
+inline constexpr std::string_view kMakeHooks =
+    "  const heddle::unit::Hooks hooks(args, {params.num_kv_heads * heddle::unit::Spec::kGroup, params.num_kv_heads, "
+    "heddle::unit::Spec::kGroup, heddle::unit::Spec::kHeadDim, heddle::unit::Spec::kHeadDimVo});\n";
 
 Unit render_gpu_unit(Pipeline pipeline, const Variant& variant, const std::vector<double>& values,
                      const AttentionConfig& config, const TileConfig& tile);

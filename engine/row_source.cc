@@ -20,16 +20,11 @@ Unit render_row_unit(const RowKernel& kernel, const Variant& hooks, const std::v
                      const AttentionConfig& config) {
   const int group = config.num_qo_heads / config.num_kv_heads;
   Unit unit{"", fmt::format("{}_{}.cu", hooks.name, kernel.name), fmt::format("heddle_{}", kernel.name)};
-  unit.text = fmt::format(
-      "// {} of {} variant: {}, head_dim {} and {}, group {}, {}.\n"
-      "#include \"templates/hook_math.cuh\"\n"
-      "#include \"templates/tensor_view.h\"\n"
-      "#include \"templates/{}.cuh\"\n\n"
-      "namespace heddle::unit {{\n"
-      "using Real = float;\n"
-      "using namespace hook_math;\n\n",
-      kernel.what, hooks.name, name_of(config.kv_dtype), config.head_dim, config.vo_dim(), group,
-      config.page_size ? fmt::format("page_size {}", config.page_size) : "ragged", kernel.name);
+  unit.text = unit_prologue(
+      fmt::format("{} of {} variant: {}, head_dim {} and {}, group {}, {}", kernel.what, hooks.name, name_of(config.kv_dtype),
+                  config.head_dim, config.vo_dim(), group,
+                  config.page_size ? fmt::format("page_size {}", config.page_size) : "ragged"),
+      kernel.name);
   unit.text += render_hooks(hooks, values, count_lines(unit.text) + 1, unit.path);
   unit.text += fmt::format(
       "\nstruct Spec {{\n"
@@ -39,12 +34,11 @@ Unit render_row_unit(const RowKernel& kernel, const Variant& hooks, const std::v
       "}}  // namespace heddle::unit\n\n"
       "extern \"C\" __global__ void __launch_bounds__({}) {}(\n"
       "    const __grid_constant__ heddle::{} params, const __grid_constant__ heddle::ArgBytes<{}> args) {{\n"
-      "  const heddle::unit::Hooks hooks(args, {{params.num_kv_heads * heddle::unit::Spec::kGroup, params.num_kv_heads, "
-      "heddle::unit::Spec::kGroup, heddle::unit::Spec::kHeadDim, heddle::unit::Spec::kHeadDimVo}});\n"
+      "{}"
       "  heddle::{}<heddle::unit::Spec, heddle::unit::Hooks>(params, hooks).run();\n"
       "}}\n",
       name_of(config.kv_dtype), config.head_dim, config.vo_dim(), group, config.page_size, kernel.launch_bounds, unit.entry,
-      kernel.params, kernel.arg_bytes, kernel.skeleton);
+      kernel.params, kernel.arg_bytes, kMakeHooks, kernel.skeleton);
   return unit;
 }
 

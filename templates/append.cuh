@@ -189,8 +189,8 @@ class Append {
     return (Hooks::has_key_transform && !smem_.finds_keys_transformed()) || Hooks::has_value_transform;
   }
   HEDDLE_DEVICE void transform_stage(typename Smem::Stage& stage, int start) {
-    const HookContext context = {smem_.item.request, smem_.kv_head * Spec::kGroup, smem_.kv_head, -1, -1, -1,
-                                 smem_.item.qo_len, smem_.item.kv_len};
+    const HookContext context =
+        key_context(smem_.item.request, smem_.item.qo_len, smem_.item.kv_len, -1, smem_.kv_head, Spec::kGroup);
     const LandedKeys keys{kTileKv, start, smem_.some_see.contains_all(start, start + kTileKv),
                           [&](int row) { return smem_.some_see.contains(start + row); }};
     if constexpr (Hooks::has_key_transform)

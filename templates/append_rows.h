@@ -28,7 +28,7 @@ HEDDLE_HOOK NewRows new_rows(const WorkItem& item, int group) {
 
 // Where a new key's transform stands.
 HEDDLE_HOOK HookContext append_context(const WorkItem& item, int row, int kv_head, int group) {
-  return {item.request, kv_head * group, kv_head, -1, item.kv_len - item.qo_len + row, -1, item.qo_len, item.kv_len};
+  return key_context(item.request, item.qo_len, item.kv_len, item.kv_len - item.qo_len + row, kv_head, group);
 }
 
 }  // namespace heddle

@@ -252,8 +252,8 @@ class AppendSm90Loader {
   // A tile of which this thread's copies have landed, as a hook wants it, and on to the consumers.
   template <class Tile, bool kIsV>
   HEDDLE_DEVICE void transform_tile(int stage, int start) const {
-    const HookContext context = {record().item.request, record().kv_head * Spec::kGroup, record().kv_head, -1, -1, -1,
-                                 record().item.qo_len, record().item.kv_len};
+    const WorkItem& item = record().item;
+    const HookContext context = key_context(item.request, item.qo_len, item.kv_len, -1, record().kv_head, Spec::kGroup);
     const LandedKeys keys{Spec::kTile.kv, start, all_seen(start),
                           [&](int row) { return record().some_see.contains(start + row); }};
     producer_sync();

@@ -247,7 +247,7 @@ class Decode {
 
   HEDDLE_DEVICE void transform_stage(typename Smem::WarpStage& stage, const WorkItem& item, int first) {
     const KeyRange seen = keys_of_some<Spec::kGroup, Spec::kRowsGiven>(work_.header, item);
-    const HookContext context = {item.request, kv_head_ * Spec::kGroup, kv_head_, -1, -1, -1, item.qo_len, item.kv_len};
+    const HookContext context = key_context(item.request, item.qo_len, item.kv_len, -1, kv_head_, Spec::kGroup);
     const LandedKeys keys{kWarpKeys, first, seen.contains_all(first, first + kWarpKeys),
                           [&](int row) { return seen.contains(first + row); }};
     if constexpr (Hooks::has_key_transform)

@@ -32,6 +32,11 @@ struct HookContext {
   }
 };
 
+// Where a transform of a key or value stands.
+HEDDLE_HOOK HookContext key_context(int request, int qo_len, int kv_len, int kv_pos, int kv_head, int group) {
+  return {request, kv_head * group, kv_head, -1, kv_pos, -1, qo_len, kv_len};
+}
+
 HEDDLE_HOOK int key_position(const HookContext& context) { return context.kv_pos; }
 
 // What holds for every row of an Attention.

@@ -145,7 +145,7 @@ class HostAttention {
 
   void run_row(const WorkItem& item, int kv_head, int row) const {
     HookContext c = context_of(item, row, kv_head);
-    HookContext kv = {item.request, kv_head * p_.group, kv_head, -1, -1, -1, item.qo_len, item.kv_len};
+    HookContext kv = key_context(item.request, item.qo_len, item.kv_len, -1, kv_head, p_.group);
     std::vector<float> q(p_.head_dim), k(p_.head_dim), v(p_.head_dim_vo);
     read_q(c, q);
     State state;

@@ -70,7 +70,7 @@ class TransformedKeysPass {
 #pragma unroll
       for (int h = 0; h < kHeadsAtOnce; ++h) {
         const int kv_head = min_of(first + h, heads - 1);
-        const HookContext context = {keys.request, kv_head * Spec::kGroup, kv_head, -1, key, -1, keys.qo_len, keys.kv_len};
+        const HookContext context = key_context(keys.request, keys.qo_len, keys.kv_len, key, kv_head, Spec::kGroup);
         changed[h] = Chunk::load(from + kv_head * p_.k_head_stride, chunk, [&](float x, float pair, int dim) {
           return hooks_.key_transform(x, pair, dim, context);
         });
