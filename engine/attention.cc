@@ -111,7 +111,8 @@ void Attention::run(Workspace& workspace, const Tensors& tensors, const ParamVal
       continue;
     }
     const detail::LoadedKernel& k = a.gpu[pipeline];
-    TensorMaps maps = tensor_maps(a.config, k.tile, tensors, p, max_transformed_keys);  // the mma.sync kernels take no third argument
+    TensorMaps maps = tensor_maps(a.config, k.tile, tensors, p);  // the mma.sync kernels take no third argument
+    maps.transformed = ws.transformed_map, maps.transformed_usable = ws.transformed_usable;
     void* launch_args[] = {&p, &settled.args, &maps};
     k.kernel.launch({static_cast<unsigned>(a.plan.pipeline[pipeline].num_ctas)},
                     {static_cast<unsigned>(k.tile.warps * 32)}, k.tile.smem_bytes, stream, launch_args,

@@ -105,6 +105,8 @@ struct WorkspaceState {
   Planner planner;
   PlanRing ring;
   unsigned append_ctas = 0;  // grid of append_kv
+  TensorMaps::Map transformed_map{};  // of append's transformed keys
+  bool transformed_usable = false;
   DeviceBuffer device;
   std::vector<std::byte> host;  // the CPU device's memory, in place of `device`
   std::size_t host_offset = 0;  // first byte of it that is aligned

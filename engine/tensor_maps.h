@@ -5,9 +5,12 @@
 
 namespace heddle {
 
-// Boxes of `tile` over checked tensors, whose strides `p` holds, and over the workspace's transformed keys. Not usable
-// where the engine cannot take them; the kernel gathers rows then.
-TensorMaps tensor_maps(const AttentionConfig& config, const TileConfig& tile, const Tensors& tensors,
-                       const AttentionParams& p, std::int64_t max_transformed_keys);
+// Boxes of `tile` over checked tensors, whose strides `p` holds. Not usable where the engine cannot take
+// them; the kernel gathers rows then.
+TensorMaps tensor_maps(const AttentionConfig& config, const TileConfig& tile, const Tensors& tensors, const AttentionParams& p);
+
+// The same over a workspace's transformed keys, [rows, num_kv_heads, head_dim]: a box is a whole tile's. False: not usable.
+bool encode_transformed_map(TensorMaps::Map& map, const AttentionConfig& config, const TileConfig& tile,
+                            const void* keys, std::int64_t rows);
 
 }  // namespace heddle

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "engine/state.h"
+#include "engine/tensor_maps.h"
 #include "planner/layout.h"
 
 namespace heddle {
@@ -65,6 +66,10 @@ WorkspaceState::WorkspaceState(std::shared_ptr<const AttentionState> attention, 
   if (owner->engine->on_gpu()) {
     append_ctas = append_grid(*owner, maxima);
     device = DeviceBuffer(layout.total_bytes);
+    if (layout.max_transformed_keys > 0)
+      transformed_usable =
+          encode_transformed_map(transformed_map, owner->config, owner->gpu[static_cast<int>(Pipeline::append)].tile,
+                                 base() + layout.transformed_keys, layout.max_transformed_keys);
     handover = EventHandle::create();
     // An unplanned workspace is an empty plan, and nothing has been published in its slots.
     fill8_async(device.data(), 0, sections_begin(planner.config()), nullptr);

@@ -102,6 +102,38 @@ TEST_CASE("keys that append finds transformed take a launch in front of both pip
         }) == 0);
 }
 
+TEST_CASE("transformed keys come to the copy engine row by row, whole tiles at a time, whatever the pages are",
+          "[engine][transformed_keys]") {
+  CHECK(with_mock_engine("maps", [](Engine& engine) {
+          MockAppend step(engine, AppendKv::none);
+          AttentionConfig config = config_with(AppendKv::none, "rope");
+          config.max_qo_len = 0;
+          step.attention = engine.attention(config);
+          const auto maps_of = [](const std::function<void()>& call) {
+            const std::size_t before = std::string(mock_calls()).size();
+            call();
+            const std::string all = std::string(mock_calls()).substr(before), name = "cuTensorMapEncodeTiled(";
+            std::string maps;
+            for (std::size_t at = all.find(name); at != std::string::npos; at = all.find(name, at + 1))
+              maps += all.substr(at + name.size(), all.find(')', at) - at - name.size()) + ' ';
+            return maps;
+          };
+          // bf16, 3 axes: 64 columns, 2 heads, 16 rows; boxes of the columns of one head for the 128 keys of a tile.
+          const std::string transformed = "9,3,64,2,16;128,256;64,1,128;3 ";
+          std::string maps = maps_of([&] {
+            step.workspace = step.attention.workspace({.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = 16});
+            step.plan(nullptr);
+            step.run(nullptr);
+          });
+          expect(maps.find(transformed) != std::string::npos, transformed + "among " + maps);
+          step.workspace = step.attention.workspace(
+              {.max_requests = 1, .max_qo_rows = 1, .max_kv_tokens = 16, .max_transformed_keys = 0});
+          step.plan(nullptr);
+          maps = maps_of([&] { step.run(nullptr); });
+          expect(maps.find(transformed) == std::string::npos, "no such map among " + maps);
+        }) == 0);
+}
+
 TEST_CASE("append_kv is one launch of a grid that the maxima fix", "[engine][append_kv]") {
   CHECK(with_mock_engine("figures", [](Engine& engine) {
           MockAppend few(engine, AppendKv::copy, 2), many(engine, AppendKv::transform, 40000);
