@@ -69,7 +69,7 @@
 //   both). Later, where 370 stood (plain 620; the loader's 1,500 instructions a tile are the limit): 104 registers for the
 //   loader 369, with eight rows at once 346; places in the tile found once for eight rows (123 instructions for 148 of that
 //   loop) 382 where plain had 622: what stands where keys are transformed as they are read. Transformed once a run ahead
-//   of append (transformed_keys.cuh, 25 us of 3,990): 552 to 562 where plain had 605 to 622; there 72 or 56 registers for
+//   of append (transformed_keys.cuh; with four heads at once 25 us under ncu, of 3,990; as it stands not measured apart): 552 to 562 where plain had 605 to 622; there 72 or 56 registers for
 //   the loader, whose consumers then have plain's loop, 556 and 552; q one row a time in place of two, 534.
 // No turns, a barrier of the warpgroup alone in their place (without one the loop spills and ptxas serialises products): 16k
 //   631 to 636 for 641, 4x4k 593 to 612 for 651, d64 419 to 422 for 425, soft_cap 446 for 453, alibi 539 for 537,

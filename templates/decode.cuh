@@ -44,8 +44,8 @@
 //   237 to 251. But shares of 1/4 to 1/30 in later CTAs of a larger grid gained 1 % on zipf and b64_4k and
 //   lost 2 to 15 % on 16x8k, 1x128k and 8/1 heads; a tenth of the keys drawn in pieces of 256 to 512 keys
 //   from a counter gained 4 % on uniform and lost 3 to 7 % on 8/1 heads.
-//   No wait in the loop for the next tile's page ids (arrived(); it had 17 % of a warp's time): page1 253 for 257, the
-//   others the same. An SM with two CTAs reads 39 bytes/ns at most, with one 32; 33 are its share of what memory gives.
+//   No wait in the loop for the next tile's page ids (arrived(); 17 % of a warp's time in verify_b32_q4): page1 253 for 257, the
+//   others the same. An SM with two CTAs reads 38 to 41 bytes/ns at most, with one 32; 33 are its share of what memory gives.
 // From b16_8k to its multiples time grows at 0.985 of the read ceiling; about 10 us a launch are not that:
 //   5 are what b1_1k takes, start and join.
 #pragma once

@@ -25,9 +25,10 @@ struct WorkList {
 // front of both has ended; and decode's first CTA waits for append in the end, so that what stands behind waits for
 // both. Without work for append nothing of that is needed: decode waits as always.
 //
-// Tried on an H200 and not taken: decode on a part of the SMs alone, and append on the others for as long (mixed_1x2k_63x1
-// 402 to 435 us for parts of 0.3 to 0.95, 404 to 409 one behind the other). An SM reads 39 bytes/ns at most with decode's
-// two CTAs (32 with one), where 33 from each of 132 are what memory gives: decode needs nearly all of them.
+// Tried on an H200 and not taken: decode on a part of the SMs alone, and append on the others for as long
+// (mixed_1x2k_63x1 401 to 435 us for parts of 0.5 to 0.95, 453 and 475 for 0.4 and 0.3; 404 to 409 one behind the other).
+// An SM reads 38 to 41 bytes/ns with decode's two CTAs (32 with one), where 33 from each of 132 are what memory gives:
+// decode needs nearly all of them.
 template <class Spec>
 HEDDLE_DEVICE bool is_side_by_side(const AttentionParams& p) {
   const auto* header = reinterpret_cast<const PlanHeader*>(p.plan);

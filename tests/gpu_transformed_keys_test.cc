@@ -1,5 +1,7 @@
 // Keys that are transformed once a run, ahead of append, on the GPU: against the reference with room for all, some and
 // none of them, from layer to layer, and in one graph for plans with and without them.
+#include <functional>
+
 #include "runtime/driver.h"
 #include "tests/case_run.h"
 #include "tests/catch.h"
@@ -90,32 +92,31 @@ TEST_CASE("transformed keys: one graph serves plans with and without them", "[gp
   Engine engine;
   const AttentionConfig config{.variant = "rope", .num_qo_heads = 4, .num_kv_heads = 2, .head_dim = 128};
   Attention attention = engine.attention(config);
-  Problem prompts(engine, shape_with(config), 3);
-  ProblemShape steps = shape_with(config);
-  steps.qo_lens = {1, 1, 1, 1, 1, 0};
-  Workspace workspace = attention.workspace(prompts.maxima());
+  Problem problem(engine, shape_with(config), 3);
+  Workspace workspace = attention.workspace(problem.maxima());
   const StreamHandle stream = StreamHandle::create();
   synchronize(nullptr);
-  attention.plan(prompts.batch(), workspace, stream.get());
+  attention.plan(problem.batch(), workspace, stream.get());
   Graph::begin_capture(stream.get());
-  attention.run(workspace, prompts.tensors(), {}, stream.get());
+  attention.run(workspace, problem.tensors(), {}, stream.get());
   const Graph graph = Graph::end_capture(stream.get());
-  const std::vector<int> without{1, 1, 1, 1, 1, 0};
-  for (const bool prompt : {true, false, true}) {
-    ProblemShape shape = shape_with(config);
-    if (!prompt) shape.qo_lens = without;
-    Problem alone(engine, shape, 3);
-    plan_and_run(attention, workspace, alone);
-    CHECK(alone.judge().what == "");
-    CHECK((workspace.summary().transformed_keys > 0) == prompt);
-    if (!prompt) continue;  // the graph has the prompts' tensors
-    attention.plan(prompts.batch(), workspace, stream.get());
-    prompts.poison_output();
-    synchronize(nullptr);
-    graph.launch(stream.get());
-    stream.synchronize();
-    CHECK(prompts.judge().what == "");
-    CHECK(prompts.o_bits() == alone.o_bits());
+  // One row each of the same requests: decode alone has work, over the same keys.
+  const std::vector<std::int32_t> single_rows{0, 1, 2, 3, 4, 5, 5};
+  for (const bool prompts : {true, false, true}) {
+    Batch batch = problem.batch();
+    if (!prompts) batch.qo_indptr = single_rows;
+    const auto bits_of = [&](const std::function<void()>& run) {
+      attention.plan(batch, workspace, stream.get());
+      problem.poison_output();
+      synchronize(nullptr);
+      run();
+      stream.synchronize();
+      return problem.o_bits();
+    };
+    const auto launched = bits_of([&] { attention.run(workspace, problem.tensors(), {}, stream.get()); });
+    if (prompts) CHECK(problem.judge().what == "");
+    CHECK((workspace.summary().transformed_keys > 0) == prompts);
+    CHECK(bits_of([&] { graph.launch(stream.get()); }) == launched);
   }
 }
 
