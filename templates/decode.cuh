@@ -21,6 +21,9 @@
 //                                   join waited for each other (stamps: 5.5 of the 8.2 us were the join)
 //   252             7.3     15.4    + a join's loads all under way (merge.cuh), rows of 8
 //   245             7.1     15.0    6 warps, 2 stages, 2 CTAs; graphs of 8 launches from here on
+//   250             7.2     15.6    (4.57 TB/s; 250, 7.4, 15.7 in front of it) what slots weigh is read beside the first of
+//                                   them. Stamps of b1_1k, us: first tile computed 2.8, its warps met 3.3, pieces out 3.8
+//                                   (seen at 4.5), joined 6.0, written 6.8; of b64_4k 24 SMs are done after 205 of 250
 //
 // Tiles with the loop above, one run (warps, stages, CTAs an SM; us):
 //             b1_1k  b1_8k  b1_32k  b16_8k  b64_4k  page1  8x1   one128k  zipf  uniform  verify
@@ -46,6 +49,14 @@
 //   from a counter gained 4 % on uniform and lost 3 to 7 % on 8/1 heads.
 //   No wait in the loop for the next tile's page ids (arrived(); 17 % of a warp's time in verify_b32_q4): page1 253 for 257, the
 //   others the same. An SM with two CTAs reads 38 to 41 bytes/ns at most, with one 32; 33 are its share of what memory gives.
+// Slower or the same too (2026-11-30, 4.57 TB/s; b64_4k 250, b16_8k 128):
+//   K and V through the copy engine, a box of 16 keys x 128 columns a page and warp, 450 instructions a tile for 812, V's
+//     unseen halves cleared in registers: all rows as with cp.async within 1 %, whatever the tile (6, 2, 2; 4, 3, 2; 5, 2, 2;
+//     8, 3, 1; b1_1k 6.4 to 7.0). With L2 promotion of 256 bytes b64_4k 263, D = 64 185 for 134. A proxy fence costs
+//     1.2 us where the next load waits behind it. So neither instructions nor loads under way are what large batches lack.
+//   6 to 10 % of the keys kept back in items of 4 to 8 us, drawn from a counter, joins behind all of them: b64_4k 251 to 254,
+//     b16_8k 136 to 140, uniform 419 to 421 for 418, zipf 382 to 386 for 392; with joins among them worse.
+//   An SM alone reads far more than its share: 22 CTAs of 12 warps 85 bytes/ns each, 66 of them 62 (264 us).
 // From b16_8k to its multiples time grows at 0.985 of the read ceiling; about 10 us a launch are not that:
 //   5 are what b1_1k takes, start and join.
 #pragma once
@@ -295,14 +306,18 @@ class Decode {
     for (int i = threadIdx.x; i - lane_index() < num_rows * kLanes; i += kThreads) {
       const int row = i / kLanes, column = i % kLanes * 4;
       const bool active = row < num_rows && column < kHeadDimVo;
+      // Asked for ahead of the states that a join waits for.
+      const bool publishes = item.partial >= 0 && item.join == 0;
+      HookContext context;
+      if (!publishes) context = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
       JoinedState<Hooks> state;
       if (sees_keys && active) state = states().sum(row, column);
       if (item.join > 0) join(state, item, row, column, active);
       if (!active) continue;
-      if (item.partial >= 0 && item.join == 0)
+      if (publishes)
         publish_state(item, row, column, state);
       else
-        write_row(item, row, column, state);
+        write_row(context, column, state);
     }
   }
 
@@ -323,8 +338,7 @@ class Decode {
     state.add(lse2, o);
   }
 
-  HEDDLE_DEVICE void write_row(const WorkItem& item, int row, int column, JoinedState<Hooks>& state) {
-    const HookContext context = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
+  HEDDLE_DEVICE void write_row(const HookContext& context, int column, JoinedState<Hooks>& state) {
     if constexpr (Spec::kSharesPrefixes) add_prefixes<Spec>(state, p_, context, column);
     const RowResult<Hooks> result = finish_row(state.max2, state.sum, context, hooks_);
     store_output<Spec>(p_, context, column, state.o * result.scale, result.lse, hooks_);

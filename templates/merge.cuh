@@ -83,19 +83,29 @@ HEDDLE_DEVICE uint32_t top_bits(float4 x) {
   return max_of(max_of(__float_as_uint(x.x), __float_as_uint(x.y)), max_of(__float_as_uint(x.z), __float_as_uint(x.w)));
 }
 
-// Takes the words at at(0), at(1), ..., all under way at once, and empties them. Without a branch:
+// The words at at(0), at(1), ..., all under way at once; returns kEmptyWord where one is missing. Without a branch:
 // between branches the loads would be waited for one by one (15 slots took 3.5 us on an H200 where
 // 0.8 are enough).
+template <class Words, int kMost, class At>
+HEDDLE_DEVICE uint32_t load_all(Words (&x)[kMost], const At& at) {
+  uint32_t top = 0;
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) x[i] = load_relaxed(at(i));
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) top = max_of(top, top_bits(x[i]));
+  return top;
+}
+template <class Words, int kMost, class At, class Who = Alone>
+HEDDLE_DEVICE void await_all(Words (&x)[kMost], const At& at, const Who& who = {}) {
+  uint32_t top;
+  do top = load_all(x, at);
+  while (who.go_on(top == kEmptyWord));
+}
+
+// Takes them, and empties their places.
 template <class Words, int kMost, class At, class Who = Alone>
 HEDDLE_DEVICE void take_all(Words (&x)[kMost], const At& at, const Who& who = {}) {
-  uint32_t top;
-  do {
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) x[i] = load_relaxed(at(i));
-    top = 0;
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) top = max_of(top, top_bits(x[i]));
-  } while (who.go_on(top == kEmptyWord));
+  await_all(x, at, who);
 #pragma unroll
   for (int i = 0; i < kMost; ++i) put_back_empty(at(i));
 }
@@ -164,17 +174,30 @@ HEDDLE_DEVICE constexpr int row_lanes() {
 template <class Spec, class Hooks>
 HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p, const WorkItem& item, int row,
                              int column, bool active) {
-  constexpr int kAhead = 8;  // slots under way: a round trip is 0.3 us
+  constexpr int kAhead = Spec::kTile.warps * Spec::kTile.ctas_per_sm <= 8 ? 16 : 8;  // slots under way, by registers
   constexpr int kLanes = min_of(row_lanes<Spec::kHeadDimVo>(), kWarpSize);
   constexpr int64_t kSlotRows = Spec::kTile.rows;
   const int64_t first_row = item.partial * kSlotRows + row;
-  float* o = p.partial_o + first_row * Spec::kHeadDimVo + column;
+  float* o = p.partial_o + (active ? first_row * Spec::kHeadDimVo + column : item.partial * kSlotRows * Spec::kHeadDimVo);
   const int lane = lane_index() % kLanes, join = item.join;
 #pragma unroll 1
   for (int begin = 0; begin < join; begin += kLanes) {
     const int count = min_of(kLanes, join - begin);
-    float lse2 = negative_infinity();
-    if (row < item.num_rows && lane < count) lse2 = await(p.partial_lse + first_row + (begin + lane) * kSlotRows);
+    const bool weighs = row < item.num_rows && lane < count;
+    const float* const lse_at = p.partial_lse + first_row + (begin + (weighs ? lane : 0)) * kSlotRows;
+    float lse2;
+    float4 x[kAhead];
+    // The last slot stands in for those behind it.
+    const auto at = [&](int slot) {
+      return reinterpret_cast<float4*>(o + (begin + min_of(slot, count - 1)) * kSlotRows * Spec::kHeadDimVo);
+    };
+    // The first ones are under way beside what they weigh: a round trip is 0.5 us.
+    uint32_t top_of_first;
+    do {
+      lse2 = load_relaxed(lse_at);
+      top_of_first = load_all(x, at);
+    } while ((weighs && is_empty(lse2)) || (active && top_of_first == kEmptyWord));
+    if (!weighs) lse2 = negative_infinity();
     float top = lse2;
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(kFullMask, top, step));
@@ -183,12 +206,12 @@ HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p
     const float sum = lane < count ? JoinedState<Hooks>::sum_of(lse2, weight) : 0.0f;
 #pragma unroll 1
     for (int s = 0; s < count; s += kAhead) {
-      float4 x[kAhead] = {};
-      // The last slot stands in for those behind it.
-      if (active)
-        take_all(x, [&](int i) {
-          return reinterpret_cast<float4*>(o + (begin + min_of(s + i, count - 1)) * kSlotRows * Spec::kHeadDimVo);
-        });
+      if (active) {
+        const auto next = [&](int i) { return at(s + i); };
+        if (s > 0) await_all(x, next);
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) put_back_empty(next(i));
+      }
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const float w = __shfl_sync(kFullMask, weight, s + i, kLanes), add = __shfl_sync(kFullMask, sum, s + i, kLanes);
