@@ -28,7 +28,8 @@ void check_dtypes(const AttentionConfig& c) {
 
 // What a hook of the variant reads that is a request's own, or counts from its first key.
 std::optional<std::string> own_word(const Variant& variant) {
-  static const std::set<std::string_view> own = {"request", "q_pos", "kv_pos", "qo_len", "kv_len"};
+  static const std::set<std::string_view> own = {"request", "q_pos",  "kv_pos", "kv_distance",
+                                                "kv_byte", "kv_bit", "qo_len", "kv_len"};
   for (const Component& part : variant.components)
     for (const auto& [hook, code] : part.hooks)
       for (const CodeToken& token : scan_code(part.file, code.code))

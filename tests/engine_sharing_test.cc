@@ -145,6 +145,12 @@ TEST_CASE("sharing: what it cannot serve is refused by name", "[sharing]") {
   CHECK(refusal([](AttentionConfig& c) { c.variant = "by_request"; }) ==
         "A hook of variant by_request reads request, which differs among the requests of a shared prefix; share_prefixes "
         "cannot serve it.");
+  for (const char* word : {"q_pos", "kv_pos", "kv_distance", "kv_byte", "kv_bit", "qo_len", "kv_len"}) {
+    add_spec(engine, fmt::format(R"({{"name": "by_{0}", "hooks": {{"logits_transform": "return logit + {0};"}}}})", word));
+    CHECK(refusal([&](AttentionConfig& c) { c.variant = fmt::format("by_{}", word); }) ==
+          fmt::format("A hook of variant by_{0} reads {0}, which differs among the requests of a shared prefix; "
+                      "share_prefixes cannot serve it.", word));
+  }
   CHECK(refusal([](AttentionConfig& c) { c.page_size = 0; }) ==
         "share_prefixes needs pages; this Attention is for ragged K/V (page_size 0).");
   CHECK(refusal([](AttentionConfig& c) { c.batch_invariant = true; }) ==
