@@ -1,6 +1,7 @@
 #include "engine/hook_source.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 
 #include "engine/error.h"
@@ -80,9 +81,12 @@ class Renderer {
     line(fmt::format("  static constexpr bool transforms_by_four = {};", logit_form_.is_by_four));
     line(fmt::format("  static constexpr bool logits_are_affine = {}, keeps_logit_scale = {}, has_kv_distance = {};",
                      logit_form_.is_affine, logit_form_.keeps_scale, logit_form_.has_distance));
+    line(fmt::format("  static constexpr bool has_far_form = {}, far_keeps_logit_scale = {}, far_has_kv_distance = {};",
+                     logit_form_.is_affine_far, logit_form_.far_keeps_scale, logit_form_.far_has_distance));
     for (const auto& [hook, name] : kRowInputs) row_input(hook, name);
     for (std::size_t i = 0; i < variant_.components.size(); ++i) line(fmt::format("  Part{} part{};", i, i));
     constructor();
+    if (logit_form_.is_affine_far) reach();
     for (Hook hook : kAllHooks)
       if (variant_.has(hook)) chain(hook);
     line("};");
@@ -112,7 +116,7 @@ class Renderer {
   // `shape`, or a template of it where a kernel may call the hook with another kind of logit, or of place.
   std::string signature(Hook hook, const HookShape& shape) const {
     const bool is_logits = hook == Hook::logits_transform;
-    const bool affine = is_logits && logit_form_.is_affine, by_four = is_logits && logit_form_.is_by_four;
+    const bool affine = is_logits && (logit_form_.is_affine || logit_form_.is_affine_far), by_four = is_logits && logit_form_.is_by_four;
     const bool is_template = affine || by_four;
     return fmt::format("  {}HEDDLE_HOOK {} {}({}{}const {}& context) const {{",
                        affine    ? "template <class Logits, class Context> "
@@ -154,7 +158,10 @@ class Renderer {
     const HookShape shape = shape_of(hook);
     line(signature(hook, shape));
     const bool of_keys = hook == Hook::key_transform || hook == Hook::value_transform;
-    line(fmt::format("    HEDDLE_HOOK_WORDS(context, shape, {}key_position);", of_keys ? "moving_" : "heddle::"));
+    if (!code.max_distance.empty())
+      line(fmt::format("    const heddle::HookContext held = heddle::held_within(context, {});", distance_text(code)));
+    line(fmt::format("    HEDDLE_HOOK_WORDS({}, shape, {}key_position);", code.max_distance.empty() ? "context" : "held",
+                     of_keys ? "moving_" : "heddle::"));
     text_ += fmt::format("#line {} \"{}:/hooks/{}\"\n", code.line, part.file, name_of(hook));
     text_ += code.code + '\n';
     line_ += 2 + count_lines(code.code);
@@ -178,6 +185,25 @@ class Renderer {
         line(fmt::format("    part{0}.tensors.{1} = heddle::read_arg<decltype(part{0}.tensors.{1})>(args, {2});", i,
                          local, layout_.tensor_offsets[index]));
     }
+    line("  }");
+  }
+
+  static std::string distance_text(const HookCode& code) {
+    return (std::isdigit(static_cast<unsigned char>(code.max_distance[0])) ? "" : "params.") + code.max_distance;
+  }
+
+  // The distance from which on keys are equally far for all parts.
+  void reach() {
+    line("  HEDDLE_HOOK int reach() const {");
+    line("    int reach = 0;");
+    for (std::size_t i = 0; i < variant_.components.size(); ++i) {
+      const auto found = variant_.components[i].hooks.find(Hook::logits_transform);
+      if (found == variant_.components[i].hooks.end() || found->second.max_distance.empty()) continue;
+      const std::string text = distance_text(found->second);
+      const std::string own = (text[0] == 'p' ? fmt::format("part{}.", i) : "") + text;
+      line(fmt::format("    if ({0} > reach) reach = {0};", own));
+    }
+    line("    return reach;");
     line("  }");
   }
 

@@ -15,9 +15,12 @@ bool contains(const std::string_view (&words)[N], std::string_view word) {
   return std::find(std::begin(words), std::end(words), word) != std::end(words);
 }
 
-bool is_of_keys(std::string_view word) {
-  static constexpr std::string_view kWords[] = {"logit", "kv_pos", "kv_distance", "kv_byte", "kv_bit"};
-  return contains(kWords, word);
+// Which keys an expression is read for: any, or those whose kv_pos and kv_distance are the same, held to a distance.
+enum class Keys { any, far };
+
+bool is_of_keys(std::string_view word, Keys keys) {
+  static constexpr std::string_view kWords[] = {"logit", "kv_byte", "kv_bit"}, kPlaces[] = {"kv_pos", "kv_distance"};
+  return contains(kWords, word) || (keys == Keys::any && contains(kPlaces, word));
 }
 
 // One expression of params, numbers and the logit, which stands in it once.
@@ -44,9 +47,9 @@ Arithmetic as_arithmetic(const Tokens& tokens) {
 }
 
 // Where the only return of the code begins, if what stands in front of it says nothing of the key and always comes to it.
-std::optional<std::size_t> last_return(const Tokens& tokens) {
+std::optional<std::size_t> last_return(const Tokens& tokens, Keys keys) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (is_of_keys(tokens[i].text)) return {};
+    if (is_of_keys(tokens[i].text, keys)) return {};
     if (tokens[i].text != "return") continue;
     if (i > 0 && tokens[i - 1].text != ";" && tokens[i - 1].text != "}") return {};
     return i;
@@ -58,7 +61,7 @@ std::optional<std::size_t> last_return(const Tokens& tokens) {
 // names nothing that depends on one; that the compiler judges.
 class AffineReader {
  public:
-  AffineReader(const Tokens& tokens, std::size_t begin) : tokens_(tokens), at_(begin) {}
+  AffineReader(const Tokens& tokens, std::size_t begin, Keys keys) : tokens_(tokens), at_(begin), keys_(keys) {}
 
   // `EXPRESSION;` and the code's end.
   std::optional<LogitForm> read() {
@@ -124,8 +127,8 @@ class AffineReader {
   Value primary() {
     if (peek() == "(") return in_parentheses();
     if (take("logit")) return {.logits = 1};
-    if (take("kv_distance")) return {.has_distance = true};
-    if (at_ >= tokens_.size() || is_of_keys(peek())) return refuse();
+    if (keys_ == Keys::any && take("kv_distance")) return {.has_distance = true};
+    if (at_ >= tokens_.size() || is_of_keys(peek(), keys_)) return refuse();
     if (tokens_[at_].kind == CodeToken::Kind::number) return ++at_, Value{};
     if (tokens_[at_].kind == CodeToken::Kind::word) return name();
     return refuse();
@@ -159,7 +162,7 @@ class AffineReader {
     int depth = 0;
     do {
       const std::string_view text = peek();
-      if (at_ >= tokens_.size() || is_of_keys(text)) holds_ = false;
+      if (at_ >= tokens_.size() || is_of_keys(text, keys_)) holds_ = false;
       depth += text == "(" || text == "[" || text == "{";
       depth -= text == ")" || text == "]" || text == "}";
       ++at_;
@@ -168,20 +171,27 @@ class AffineReader {
 
   const Tokens& tokens_;
   std::size_t at_;
+  const Keys keys_;
   bool holds_ = true;
 };
 
-std::optional<LogitForm> as_affine(const Tokens& tokens) {
-  const std::optional<std::size_t> begin = last_return(tokens);
+LogitForm as_affine(const Tokens& tokens, Keys keys) {
+  const std::optional<std::size_t> begin = last_return(tokens, keys);
   if (!begin) return {};
-  return AffineReader(tokens, *begin + 1).read();
+  return AffineReader(tokens, *begin + 1, keys).read().value_or(LogitForm{});
+}
+
+// One part after the other.
+LogitForm behind(const LogitForm& first, const LogitForm& second) {
+  return {false, first.is_affine && second.is_affine, first.keeps_scale && second.keeps_scale,
+          first.has_distance || second.has_distance};
 }
 
 }  // namespace
 
 LogitForm logit_form(const Variant& variant, bool affine_beside_mask) {
-  LogitForm affine{.is_affine = true, .keeps_scale = true};
-  bool is_arithmetic = true, has_tanh = false;
+  LogitForm affine{.is_affine = true, .keeps_scale = true}, far = affine;
+  bool is_arithmetic = true, has_tanh = false, is_held = false;
   for (const Component& part : variant.components) {
     const auto found = part.hooks.find(Hook::logits_transform);
     if (found == part.hooks.end()) continue;
@@ -189,14 +199,17 @@ LogitForm logit_form(const Variant& variant, bool affine_beside_mask) {
     const Arithmetic arithmetic = as_arithmetic(tokens);
     is_arithmetic &= arithmetic.holds;
     has_tanh |= arithmetic.has_tanh;
-    const LogitForm form = as_affine(tokens).value_or(LogitForm{});
-    affine = {false, affine.is_affine && form.is_affine, affine.keeps_scale && form.keeps_scale,
-              affine.has_distance || form.has_distance};
+    const Keys keys = found->second.max_distance.empty() ? Keys::any : Keys::far;
+    is_held |= keys == Keys::far;
+    affine = behind(affine, keys == Keys::any ? as_affine(tokens, keys) : LogitForm{});
+    far = behind(far, as_affine(tokens, keys));
   }
   // Only tanh gains by four logits at once.
   if (is_arithmetic && has_tanh) return {.is_by_four = true};
   if (!variant.has(Hook::logits_transform) || (variant.has(Hook::logits_mask) && !affine_beside_mask)) return {};
-  return affine.is_affine ? affine : LogitForm{};
+  if (affine.is_affine) return affine;
+  if (!is_held || !far.is_affine || !variant.use_softmax || variant.has(Hook::logits_mask)) return {};
+  return {.is_affine_far = true, .far_keeps_scale = far.keeps_scale, .far_has_distance = far.has_distance};
 }
 
 }  // namespace heddle

@@ -13,6 +13,10 @@ struct LogitForm {
   bool is_affine = false;
   bool keeps_scale = false;   // a is 1
   bool has_distance = false;  // b may be something else than 0
+  // The same for keys that every part with a max_distance takes to be equally far: templates/affine_logits.cuh.
+  bool is_affine_far = false;
+  bool far_keeps_scale = false;
+  bool far_has_distance = false;
 };
 
 // Of all parts, one after the other. `affine_beside_mask`: whether kernels have the registers for an affine form beside

@@ -68,7 +68,8 @@ struct AffineRow {
   float of_dot, of_distance, constant;
 
   AffineRow() = default;
-  HEDDLE_DEVICE AffineRow(const Hooks& hooks, const HookContext& context, float sm_scale) : q_pos(context.q_pos) {
+  template <class Asked>
+  HEDDLE_DEVICE AffineRow(const Asked& hooks, const HookContext& context, float sm_scale) : q_pos(context.q_pos) {
     const hook_math::Affine f = hooks.logits_transform(hook_math::Affine{1.0f, 0.0f, -0.0f}, AffineContext{context});
     const hook_math::Affine counted = kKeepsLogitScale<Hooks> ? f.scaled(hook_math::reciprocal(sm_scale)) : f;
     of_dot = kKeepsLogitScale<Hooks> ? 1.0f : f.of_logit * sm_scale;
@@ -88,5 +89,13 @@ struct AffineRow {
 template <class Hooks>
   requires(!Hooks::logits_are_affine)
 struct AffineRow<Hooks> {};
+
+// What hooks are for keys so far away that those with a max_distance take them for equally far (Hooks::has_far_form):
+// affine there, with what such hooks make of them in the constant.
+template <class Hooks>
+struct FarForm {
+  static constexpr bool use_softmax = true, has_logits_transform = true, logits_are_affine = true;
+  static constexpr bool keeps_logit_scale = Hooks::far_keeps_logit_scale, has_kv_distance = Hooks::far_has_kv_distance;
+};
 
 }  // namespace heddle

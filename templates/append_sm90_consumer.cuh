@@ -22,6 +22,7 @@ class AppendSm90Consumer {
   static constexpr bool kTurns = kGroups > 1;
   static constexpr bool kOverlapsStreams = Smem::kQBuffers > 1;
   // Beside a loader that transforms keys, registers are short.
+  using Far = FarForm<Hooks>;
   static constexpr bool kReadsAffineOnce = Hooks::logits_are_affine && !Hooks::has_key_transform && !Hooks::has_value_transform;
 
  public:
@@ -148,6 +149,7 @@ class AppendSm90Consumer {
   // What all rows see as a whole has no mask code. Where hooks change every logit, tiles of one kind have a loop of
   // their own (a branch around the hooks cost soft_cap a tenth), else all share one, which compiles in 3/4 of the time.
   HEDDLE_DEVICE void next_tiles(const AppendStream& stream) {
+    if constexpr (Hooks::has_far_form) return next_tiles_by_distance(stream);
     const int begin = stream.item.tile_begin;
     const int full_begin = max_of(stream.full_begin, begin), full_end = stream.full_end;
     int t = stream.item.tile_end - 2;
@@ -163,6 +165,27 @@ class AppendSm90Consumer {
         next_tile([&](float (&s)[kBlocks][4]) {
           if (t >= full_end || t < full_begin) mask(s);
         });
+    }
+  }
+
+  // Far tiles have a loop of their own, where hooks say what they add once a row. The others, few, share one.
+  HEDDLE_DEVICE void next_tiles_by_distance(const AppendStream& stream) {
+    for (int t = stream.item.tile_end - 2; t >= stream.item.tile_begin;) {
+      const int side = far_side(stream, t);
+      if (side == 0) {
+        next_tile([&](float (&s)[kBlocks][4]) {
+          if (is_whole(stream, t))
+            apply_hooks<false>(s, stream, t);
+          else
+            apply_hooks<true>(s, stream, t);
+        });
+        --t;
+        continue;
+      }
+      AffineRow<Far> far[2];
+      read_far(far, stream, t);
+      do next_tile<Far>([&](float (&s)[kBlocks][4]) { apply_far(s, far, stream, t); }), --t;
+      while (t >= stream.item.tile_begin && far_side(stream, t) == side);
     }
   }
 
@@ -189,7 +212,7 @@ class AppendSm90Consumer {
 
   // `apply_hooks(s)` on its logits. The wait for P V stands between the two rows' weights: then the packing of one row's
   // and the rescaling of O fill the gaps between the exponentials of the other.
-  template <class ApplyHooks>
+  template <class Form = Hooks, class ApplyHooks>
   HEDDLE_DEVICE void next_tile(const ApplyHooks& apply_hooks) {
     float s[kBlocks][4];
     const Pair at = acquire_pair();
@@ -205,11 +228,11 @@ class AppendSm90Consumer {
     if constexpr (kChangesEveryLogit<Hooks>) stay_here(at.keys);  // else there is the branch around the hooks
     apply_hooks(s);
     float rescale[2] = {1.0f, 1.0f};
-    const float to_log2 = logit_to_log2<Hooks>(p_.sm_scale);
+    const float to_log2 = logit_to_log2<Form>(p_.sm_scale);
     if constexpr (Hooks::use_softmax) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) rescale[half] = raise_max<Hooks>(s, half, state_[half], to_log2);
-      weigh_row<Hooks>(s, 0, state_[0], rescale[0], to_log2);
+      for (int half = 0; half < 2; ++half) rescale[half] = raise_max<Form>(s, half, state_[half], to_log2);
+      weigh_row<Form>(s, 0, state_[0], rescale[0], to_log2);
     }
     pin_registers(s);
     stay_here(at.values);
@@ -218,7 +241,7 @@ class AppendSm90Consumer {
     release(at.values);
     if constexpr (!kChangesEveryLogit<Hooks>) look_ahead();
     if constexpr (Hooks::use_softmax) {
-      weigh_row<Hooks>(s, 1, state_[1], rescale[1], to_log2);
+      weigh_row<Form>(s, 1, state_[1], rescale[1], to_log2);
       multiply_o(rescale);
     }
     pack(s);
@@ -266,6 +289,33 @@ class AppendSm90Consumer {
         apply_variant<kMasked>(s, rows, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
       else
         apply_variant<kMasked>(s, rows, affine_, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
+    }
+  }
+
+  static HEDDLE_DEVICE bool is_whole(const AppendStream& stream, int t) { return t >= stream.full_begin && t < stream.full_end; }
+
+  // -1 or 1: all rows see all keys of a tile that lies as far in front of them, or behind them, as hooks reach.
+  HEDDLE_DEVICE int far_side(const AppendStream& stream, int t) const {
+    if (!is_whole(stream, t)) return 0;
+    const int start = tile_start<kTileKv>(stream.item, t), reach = hooks_.reach();
+    if (first_q_pos<Spec::kGroup>(stream.item) - (start + kTileKv - 1) >= reach) return -1;
+    return start - last_q_pos<Spec::kGroup>(stream.item) >= reach ? 1 : 0;
+  }
+  HEDDLE_DEVICE void read_far(AffineRow<Far> (&far)[2], const AppendStream& stream, int t) const {
+    RowInfo rows[2];
+    place_rows<false>(rows, stream);
+    for (int half = 0; half < 2; ++half) {
+      rows[half].context.kv_pos = tile_start<kTileKv>(stream.item, t);
+      far[half] = AffineRow<Far>(hooks_, rows[half].context, p_.sm_scale);
+    }
+  }
+  HEDDLE_DEVICE void apply_far(float (&s)[kBlocks][4], const AffineRow<Far> (&far)[2], const AppendStream& stream, int t) {
+    const int first = tile_start<kTileKv>(stream.item, t) + lane_index() % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float common = far[half].common(static_cast<float>(far[half].q_pos - first));
+      transform_affine(s, half, far[half], common);
+      state_[half].shift = common * logit_to_log2<Far>(p_.sm_scale);
     }
   }
 

@@ -32,6 +32,16 @@ struct HookContext {
   }
 };
 
+// As of a key no further than `most` from the query.
+HEDDLE_HOOK HookContext held_within(const HookContext& context, int most) {
+  HookContext held = context;
+  const int ahead = context.kv_pos - context.q_pos;
+  const int held_ahead = ahead < -most ? -most : ahead > most ? most : ahead;
+  held.kv_pos = context.q_pos + held_ahead;
+  held.kv_distance = static_cast<float>(-held_ahead);
+  return held;
+}
+
 // Where a transform of a key or value stands.
 HEDDLE_HOOK HookContext key_context(int request, int qo_len, int kv_len, int kv_pos, int kv_head, int group) {
   return {request, kv_head * group, kv_head, -1, kv_pos, -1, qo_len, kv_len};

@@ -160,6 +160,29 @@ TEST_CASE("cpu: a mask of new keys keeps all older ones", "[engine]") {
   CHECK(run("of_new_and_odd") == run("of_all_and_odd"));
 }
 
+TEST_CASE("cpu: a max_distance gives the bits of the same distance held in the code", "[engine]") {
+  Engine engine = cpu_engine();
+  const std::string params = R"("params": {"reach": {"type": "i32", "min": 0, "default": 30}})";
+  const std::string code = "return logit + 0.01f * where + 0.02f * far;";
+  const auto add = [&](const std::string& name, const std::string& hook) {
+    add_spec(engine, fmt::format(R"({{"name": "{}", {}, "hooks": {{"logits_transform": {}}}}})", name, params, hook));
+  };
+  add("held", R"({"max_distance": "reach", "code": "const int where = kv_pos; const float far = kv_distance; )" + code + R"("})");
+  add("held_by_code", R"("const int where = q_pos + max(-params.reach, min(params.reach, kv_pos - q_pos)); const float far = q_pos - where; )" +
+                          code + "\"");
+  add("not_held", R"("const int where = kv_pos; const float far = kv_distance; )" + code + "\"");
+  const auto bits = [&](const char* variant) {
+    AttentionConfig config = small_config();
+    config.variant = variant;
+    Attention attention = engine.attention(config);
+    Problem problem(engine, mixed_shape(config), 5);
+    Workspace workspace = attention.workspace(problem.maxima());
+    return bits_of(attention, workspace, problem);
+  };
+  CHECK(bits("held") == bits("held_by_code"));
+  CHECK_FALSE(bits("held") == bits("not_held"));
+}
+
 TEST_CASE("one workspace serves batches that shrink and grow, none included", "[engine]") {
   Engine engine = cpu_engine();
   for (const int page_size : {0, 1, 16}) {

@@ -25,6 +25,17 @@ LogitForm form_of(const std::string& code) {
 
 bool is_affine(const std::string& code) { return form_of(code).is_affine; }
 
+// "accepted", or why not.
+std::string compiled(const Variant& variant) {
+  const AttentionConfig config{.variant = variant.name, .num_qo_heads = 6, .num_kv_heads = 2, .head_dim = 64, .page_size = 16};
+  KernelCache cache({.disk = false});
+  NvrtcCompiler compiler;
+  return sentence_of([&] {
+    for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append})
+      build_kernel(cache, compiler, pipeline, variant, variant.resolve({}), config, "sm_90a", limits_of("sm_90a"));
+  });
+}
+
 }  // namespace
 
 TEST_CASE("an affine logits_transform: what is taken for one", "[engine][render]") {
@@ -69,6 +80,33 @@ TEST_CASE("an affine logits_transform: whether the logit keeps its scale, and kv
   CHECK_FALSE(form_of("return logit - q_pos;").has_distance);
 }
 
+TEST_CASE("a logits_transform with a max_distance: what it is of far keys", "[engine][render]") {
+  VariantRegistry registry;
+  const auto add = [&](const std::string& name, const std::string& code, const std::string& more = "") {
+    registry.add(Variant::from_json(fmt::format(R"({{"name": "{}", {} "tensors": {{"bias": {{"dtype": "f32", "shape": ["kv_len"]}}}},
+        "hooks": {{"logits_transform": {{"max_distance": 9, "code": "{}"}}}}}})", name, more, code), "held.json", {}));
+    return logit_form(registry.at(name), true);
+  };
+  const LogitForm gathered = add("gathered", "return logit + tensors.bias.row(0)[q_pos - kv_pos];");
+  CHECK((gathered.is_affine_far && gathered.far_keeps_scale && !gathered.far_has_distance && !gathered.is_affine));
+  const LogitForm scaled = add("scaled", "float near = exp(-kv_distance); return near * logit;");
+  CHECK((scaled.is_affine_far && !scaled.far_keeps_scale));
+  CHECK_FALSE(add("bits", "return logit + kv_bit;").is_affine_far);
+  CHECK_FALSE(add("squared", "return logit * logit + kv_pos;").is_affine_far);
+  CHECK_FALSE(add("chosen", "return kv_distance > 3 ? logit : 0;").is_affine_far);
+  CHECK_FALSE(add("summed", "return logit - kv_distance;", R"("use_softmax": false,)").is_affine_far);
+  CHECK_FALSE(form_of("return logit - kv_distance;").is_affine_far);
+
+  const auto composed = [&](const std::string& parts) {
+    return logit_form(Variant::from_json(R"({"name": "all", "compose": [)" + parts + "]}", "all.json", registry), true);
+  };
+  CHECK((composed(R"("gathered", "alibi")").is_affine_far && composed(R"("gathered", "alibi")").far_has_distance));
+  CHECK(composed(R"("relative_bias", "causal")").far_keeps_scale);
+  CHECK_FALSE(composed(R"("gathered", "dense_bias")").is_affine_far);
+  CHECK_FALSE(composed(R"("gathered", "custom_mask")").is_affine_far);
+  CHECK_FALSE(composed(R"("gathered", "soft_cap")").is_affine_far);
+}
+
 TEST_CASE("the form of a composition is that of all parts; tanh goes first", "[engine][render]") {
   VariantRegistry registry;
   const auto form = [&](const std::string& parts) {
@@ -104,12 +142,21 @@ TEST_CASE("an affine logits_transform compiles with numbers of every kind", "[en
     INFO(code);
     const Variant variant = Variant::from_json(spec_of(code), "test.json", {});
     CHECK(logit_form(variant, true).is_affine);
-    const AttentionConfig config{.variant = "v", .num_qo_heads = 6, .num_kv_heads = 2, .head_dim = 64, .page_size = 16};
-    KernelCache cache({.disk = false});
-    NvrtcCompiler compiler;
-    for (const Pipeline pipeline : {Pipeline::decode, Pipeline::append})
-      CHECK(sentence_of([&] {
-              build_kernel(cache, compiler, pipeline, variant, variant.resolve({}), config, "sm_90a", limits_of("sm_90a"));
-            }) == "accepted");
+    CHECK(compiled(variant) == "accepted");
+  }
+}
+
+TEST_CASE("a logits_transform with a max_distance compiles, alone and beside a slope", "[engine][render]") {
+  if (const auto why = NvrtcCompiler::unavailable()) {
+    WARN("Nothing was compiled: " << *why);
+    return;
+  }
+  VariantRegistry registry;
+  registry.add(Variant::from_json(R"({"name": "faded", "hooks": {"logits_transform": {"max_distance": 40,
+      "code": "const int n = kv_pos - q_pos; return logit / (1 + 0.02f * kv_distance) + n;"}}})", "faded.json", {}));
+  registry.add(Variant::from_json(R"({"name": "both", "compose": ["relative_bias", "alibi", "faded"]})", "both.json", registry));
+  for (const char* name : {"faded", "both"}) {
+    CHECK(logit_form(registry.at(name), true).is_affine_far);
+    CHECK(compiled(registry.at(name)) == "accepted");
   }
 }

@@ -70,6 +70,38 @@ TEST_CASE("hooks: every kind on decode and append, whole and cut, with rows that
   }
 }
 
+// Far tiles on both sides, none, and all of them; with a window and sinks, beside a slope, and where a logit's scale changes.
+TEST_CASE("hooks: logits held to a distance", "[gpu][hooks]") {
+  Engine engine;
+  for (const char* spec : {
+           R"({"name": "held", "params": {"reach": {"type": "i32", "min": 0}}, "tensors": {"bias": {"dtype": "f32", "shape": ["num_qo_heads", "2 * reach + 1"]}},
+               "hooks": {"logits_transform": {"max_distance": "reach", "code":
+                 "return logit + tensors.bias.row(qo_head).from(params.reach)[kv_pos - q_pos];"}}})",
+           R"({"name": "faded", "params": {"reach": {"type": "i32", "min": 0}}, "mask": {"causal": true},
+               "hooks": {"logits_transform": {"max_distance": "reach", "code": "return logit / (1 + 0.02f * kv_distance);"}}})",
+           R"({"name": "held_in_window", "compose": ["held", "streaming_llm"]})",
+           R"({"name": "held_and_sloped", "compose": ["held", "alibi", "causal"]})"})
+    engine.register_variant(Variant::from_json(spec, "held.json", engine.variants()));
+  std::vector<AttentionConfig> configs;
+  for (const char* variant : {"held", "faded", "held_in_window", "held_and_sloped"})
+    for (const int head_dim : {64, 128})
+      configs.push_back({.variant = variant, .num_qo_heads = 8, .num_kv_heads = 2, .head_dim = head_dim, .page_size = 16});
+  compile_all(engine, configs);
+  for (const AttentionConfig& config : configs) {
+    Attention attention = engine.attention(config);
+    for (const int reach : {0, 1, 130, 700, 5000}) {
+      ParamValues params{{"reach", reach}};
+      if (config.variant == "held_in_window") params["window"] = 600, params["sinks"] = 300;
+      Problem problem(engine, {.config = config, .params = params, .qo_lens = {40, 1, 300, 1100, 5}, .kv_lens = {2500, 900, 301, 1500, 0}}, 13);
+      Workspace workspace = attention.workspace(problem.maxima());
+      plan_and_run(attention, workspace, problem);
+      const Verdict verdict = problem.judge();
+      INFO(config.variant << " within " << reach << ": " << verdict.what);
+      CHECK(verdict.ok);
+    }
+  }
+}
+
 // Slopes that reward distance: what a tile's logits have in common is then as large as it gets, and the weights lie there.
 TEST_CASE("hooks: affine logits far from their rows", "[gpu][hooks]") {
   Engine engine;

@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "engine/error.h"
+#include "engine/logit_form.h"
 #include "tools/json.h"
 #include "tools/options.h"
 #include "tools/verbs.h"
@@ -67,12 +68,23 @@ std::string mask_code_of(const Variant& variant) {
                      "it hides are skipped", declared);
 }
 
+// What is asked less often than of each logit: "logits_transform runs ...", or nothing.
+std::string far_form_of(const Variant& variant) {
+  if (!logit_form(variant, true).is_affine_far) return "";
+  return "logits_transform runs once a row of tiles beyond max_distance (append on sm_90a), and for each logit of the others";
+}
+
 int show(const std::string& name, const std::string& json) {
   const VariantRegistry registry;
   const Variant& variant = registry.at(name);
   const std::string mask_code = mask_code_of(variant);
   fmt::print("{}{}\nmask code runs in: {}\n", variant.json, variant.json.ends_with('\n') ? "" : "\n", mask_code);
-  write_json(json, {{"spec", nlohmann::ordered_json::parse(variant.json)}, {"mask_code", mask_code}});
+  nlohmann::ordered_json said = {{"spec", nlohmann::ordered_json::parse(variant.json)}, {"mask_code", mask_code}};
+  if (const std::string far_form = far_form_of(variant); !far_form.empty()) {
+    fmt::print("{}\n", far_form);
+    said["far_form"] = far_form;
+  }
+  write_json(json, said);
   return 0;
 }
 

@@ -17,12 +17,13 @@ class HookReader {
     HookCode out;
     const SpecNode* code = &node;
     if (node.kind == SpecNode::Kind::object) {
-      fields_.check_keys(node, {"code", "pair", "rotary_dim", "rms_norm", "keys"}, "a hook");
+      fields_.check_keys(node, {"code", "pair", "rotary_dim", "rms_norm", "keys", "max_distance"}, "a hook");
       code = &fields_.required(node, "code", "the body of a function");
       if (const SpecNode* pair = node.find("pair")) out.pair = rotary_pair(hook, *pair);
       if (const SpecNode* width = node.find("rotary_dim")) out.rotary_dim = rotary_dim(out, *width);
       if (const SpecNode* norm = node.find("rms_norm")) out.rms_norm = rms_norm(hook, *norm);
       if (const SpecNode* keys = node.find("keys")) out.new_keys = new_keys(hook, *keys);
+      if (const SpecNode* most = node.find("max_distance")) out.max_distance = max_distance(hook, *most);
     }
     out.code =
         fields_.string(*code, code == &node ? "the code as a string or an object with \"code\""
@@ -65,6 +66,35 @@ class HookReader {
     return fields_.word(node, {"all", "new"}, "a choice of keys") == "new";
   }
 
+  // A number, or the name of an i32 param.
+  std::string max_distance(Hook hook, const SpecNode& node) const {
+    constexpr std::string_view kAllowed = "a whole number from 0 to 2147483647 or the name of an i32 param";
+    if (hook != Hook::logits_transform)
+      fail(ErrorKind::invalid_spec, "{} is {}, but only logits_transform can be held to a distance.", fields_.where(node),
+           shown(node));
+    if (node.kind == SpecNode::Kind::number) {
+      if (node.number < 0 || node.number > 0x7fffffff || node.number != std::floor(node.number))
+        fields_.refuse(node, kAllowed);
+      return fmt::format("{:.0f}", node.number);
+    }
+    const Param& param = own_param(node, fields_.string(node, kAllowed));
+    if (param.is_float || !param.min || *param.min < 0) {
+      fail(ErrorKind::invalid_spec, "{} is {}, but the param must be an i32 with a min of 0 or more.", fields_.where(node),
+           in_quotes(param.name));
+    }
+    return param.name;
+  }
+
+  const Param& own_param(const SpecNode& node, const std::string& name) const {
+    const auto at = std::find_if(own_.params.begin(), own_.params.end(),
+                                 [&](const Param& param) { return param.name == name; });
+    if (at == own_.params.end()) {
+      fail(ErrorKind::invalid_spec, "{} is {}, which is not among the spec's params; {}.",
+           fields_.where(node), in_quotes(name), offer(name, names_in(own_.params)));
+    }
+    return *at;
+  }
+
   // A number, or the name of a constant param with a range above `least`, since kernels are compiled
   // with it.
   std::string compiled_in(const SpecNode& node, bool is_float, double least, std::string_view what) const {
@@ -73,20 +103,13 @@ class HookReader {
       if (fields_.number(node, is_float) < least || !is_even) fields_.refuse(node, what);
       return node.text;
     }
-    const std::string& name =
-        fields_.string(node, fmt::format("{} or the name of a constant param", what));
-    const auto at = std::find_if(own_.params.begin(), own_.params.end(),
-                                 [&](const Param& param) { return param.name == name; });
-    if (at == own_.params.end()) {
-      fail(ErrorKind::invalid_spec, "{} is {}, which is not among the spec's params; {}.",
-           fields_.where(node), in_quotes(name), offer(name, names_in(own_.params)));
-    }
-    if (at->is_float != is_float || !at->constant || !at->min || *at->min < least) {
+    const Param& param = own_param(node, fields_.string(node, fmt::format("{} or the name of a constant param", what)));
+    if (param.is_float != is_float || !param.constant || !param.min || *param.min < least) {
       fail(ErrorKind::invalid_spec,
            "{} is {}, but the param must be a constant {} with a min of {} or more.",
-           fields_.where(node), in_quotes(name), is_float ? "f32" : "i32", least);
+           fields_.where(node), in_quotes(param.name), is_float ? "f32" : "i32", least);
     }
-    return name;
+    return param.name;
   }
 
   RotaryPair rotary_pair(Hook hook, const SpecNode& node) const {

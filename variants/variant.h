@@ -73,6 +73,9 @@ struct HookCode {
   std::string code;  // body of an f32 function (bool for logits_mask)
   RotaryPair pair = RotaryPair::none;
   std::string rotary_dim;  // columns that have one: a constant i32 param of the spec, or a number; empty: all
+  // logits_transform: an i32 param of the spec, or a number; kv_pos and kv_distance are those of a key no further from
+  // q_pos than that. Empty: wherever the key is.
+  std::string max_distance;
   bool new_keys = false;   // logits_mask: asked only of keys from kv_len - qo_len on, those of the request's own rows
   std::string rms_norm;    // a constant f32 param or a number, the epsilon; empty: x comes as it is
   int line = 1;  // of Component::file, where the code stands (a JSON string is one line there)
