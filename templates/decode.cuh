@@ -105,8 +105,6 @@ class Decode {
  private:
   HEDDLE_DEVICE void process_items() {
     fetch_row_id();
-#pragma unroll 1
-    for (int i = 0; i < kStages - 1; ++i) load_tile();
     for (int i = work_.begin; i < work_.end; ++i) {
       const WorkItem& item = work_.items[i];
       for (int kv_head = item.kv_head_begin; kv_head < item.kv_head_end; ++kv_head) process_head(item, kv_head);
@@ -197,7 +195,10 @@ class Decode {
       begin_head(item);
       if constexpr (!kChangesEveryLogit<Hooks>)  // there registers are short
         tiles_.gap_begin = arrived(tiles_.gap_begin), tiles_.gap_tiles = arrived(tiles_.gap_tiles);
-      for (int t = tiles_.begin; t < tiles_.end; ++t) process_tile(item, t);
+      // The first of all loads go ahead of tiles that stand in front of the first one: the code of a load, a third of the
+      // loop's, is there once.
+      for (int t = tiles_.begin - loads_ahead_; t < tiles_.end; ++t) process_tile(item, t);
+      loads_ahead_ = 0;
       __syncwarp();  // the stage was the last tile's
       states().share(rows_, state_, item.num_rows);
     }
@@ -222,7 +223,6 @@ class Decode {
     rows_.begin();
     all_see_ = keys_of_all<Spec::kGroup, Spec::kRowsGiven, Hooks>(work_.header, item);
     q_ = next_q(compute_q_);
-    if constexpr (Hooks::has_query_transform) transform_q(item);
   }
 
   // All threads; the first tile's barrier makes it visible.
@@ -237,15 +237,17 @@ class Decode {
   }
 
   HEDDLE_DEVICE void process_tile(const WorkItem& item, int t) {
-    cp_async_wait<kStages - 2>();
+    if (t >= tiles_.begin) cp_async_wait<kStages - 2>();
     // This stage has landed for all lanes, and all are done with the one to refill; q for all warps.
     if (t == tiles_.begin) {
+      if constexpr (Hooks::has_query_transform) transform_q(item);
       __syncthreads();
       rows_.read_q(shared_address(q_));
     } else {
       __syncwarp();
     }
     load_tile();
+    if (t < tiles_.begin) return;
     auto& stage = smem_.stage[compute_stage_][warp_index()];
     compute_stage_ = compute_stage_ + 1 == kStages ? 0 : compute_stage_ + 1;
     const int start = tiles_.start(t), first = own_key(start);
@@ -359,6 +361,7 @@ class Decode {
   int row_id_ = 0;
   int load_stage_ = 0, compute_stage_ = 0;
   int load_q_ = 0, compute_q_ = 0;
+  int loads_ahead_ = kStages - 1;  // that are still to come
 };
 
 }  // namespace heddle
