@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/append_sm90_smem.cuh"
+#include "templates/far_tiles.cuh"
 
 namespace heddle {
 
@@ -22,7 +23,6 @@ class AppendSm90Consumer {
   static constexpr bool kTurns = kGroups > 1;
   static constexpr bool kOverlapsStreams = Smem::kQBuffers > 1;
   // Beside a loader that transforms keys, registers are short.
-  using Far = FarForm<Hooks>;
   static constexpr bool kReadsAffineOnce = Hooks::logits_are_affine && !Hooks::has_key_transform && !Hooks::has_value_transform;
 
  public:
@@ -168,24 +168,22 @@ class AppendSm90Consumer {
     }
   }
 
-  // Far tiles have a loop of their own, where hooks say what they add once a row. The others, few, share one.
+  // Far tiles have a loop of their own. The others, few, share one.
   HEDDLE_DEVICE void next_tiles_by_distance(const AppendStream& stream) {
+    FarTiles<Spec, Hooks> far(hooks_, stream, p_.sm_scale);
     for (int t = stream.item.tile_end - 2; t >= stream.item.tile_begin;) {
-      const int side = far_side(stream, t);
+      const int side = far.side(t);
       if (side == 0) {
-        next_tile([&](float (&s)[kBlocks][4]) {
-          if (is_whole(stream, t))
-            apply_hooks<false>(s, stream, t);
-          else
-            apply_hooks<true>(s, stream, t);
-        });
+        const bool is_whole = t >= stream.full_begin && t < stream.full_end;
+        next_tile([&](float (&s)[kBlocks][4]) { is_whole ? apply_hooks<false>(s, stream, t) : apply_hooks<true>(s, stream, t); });
         --t;
         continue;
       }
-      AffineRow<Far> far[2];
-      read_far(far, stream, t);
-      do next_tile<Far>([&](float (&s)[kBlocks][4]) { apply_far(s, far, stream, t); }), --t;
-      while (t >= stream.item.tile_begin && far_side(stream, t) == side);
+      RowInfo rows[2];
+      place_rows<false>(rows, stream);
+      far.ask(rows, t);
+      do next_tile<FarForm<Hooks>>([&](float (&s)[kBlocks][4]) { far.apply(s, state_, t); }), --t;
+      while (t >= stream.item.tile_begin && far.side(t) == side);
     }
   }
 
@@ -289,33 +287,6 @@ class AppendSm90Consumer {
         apply_variant<kMasked>(s, rows, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
       else
         apply_variant<kMasked>(s, rows, affine_, state_, tile_start<kTileKv>(stream.item, t), p_.sm_scale, hooks_);
-    }
-  }
-
-  static HEDDLE_DEVICE bool is_whole(const AppendStream& stream, int t) { return t >= stream.full_begin && t < stream.full_end; }
-
-  // -1 or 1: all rows see all keys of a tile that lies as far in front of them, or behind them, as hooks reach.
-  HEDDLE_DEVICE int far_side(const AppendStream& stream, int t) const {
-    if (!is_whole(stream, t)) return 0;
-    const int start = tile_start<kTileKv>(stream.item, t), reach = hooks_.reach();
-    if (first_q_pos<Spec::kGroup>(stream.item) - (start + kTileKv - 1) >= reach) return -1;
-    return start - last_q_pos<Spec::kGroup>(stream.item) >= reach ? 1 : 0;
-  }
-  HEDDLE_DEVICE void read_far(AffineRow<Far> (&far)[2], const AppendStream& stream, int t) const {
-    RowInfo rows[2];
-    place_rows<false>(rows, stream);
-    for (int half = 0; half < 2; ++half) {
-      rows[half].context.kv_pos = tile_start<kTileKv>(stream.item, t);
-      far[half] = AffineRow<Far>(hooks_, rows[half].context, p_.sm_scale);
-    }
-  }
-  HEDDLE_DEVICE void apply_far(float (&s)[kBlocks][4], const AffineRow<Far> (&far)[2], const AppendStream& stream, int t) {
-    const int first = tile_start<kTileKv>(stream.item, t) + lane_index() % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float common = far[half].common(static_cast<float>(far[half].q_pos - first));
-      transform_affine(s, half, far[half], common);
-      state_[half].shift = common * logit_to_log2<Far>(p_.sm_scale);
     }
   }
 
