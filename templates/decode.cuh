@@ -62,14 +62,13 @@
 #pragma once
 
 #include "templates/decode_copy.cuh"
-#include "templates/decode_states.cuh"
+#include "templates/decode_output.cuh"
 #include "templates/transform.cuh"
 
 namespace heddle {
 
 template <class Spec, class Hooks>
 class Decode {
-  static constexpr int kHeadDimVo = Spec::kHeadDimVo;
   static constexpr int kPageSize = Spec::kPageSize;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kStages = Spec::kTile.stages;
@@ -203,19 +202,11 @@ class Decode {
       states().share(rows_, state_, item.num_rows);
     }
     __syncthreads();
-    finish_rows(item, sees_keys);
+    const DecodeOutput<Spec, Hooks> output(p_, hooks_, item, kv_head);
+    output.finish(states(), sees_keys);
     __syncthreads();  // the stages are free again
-    if (item.join > 0) empty_lse<Spec>(p_, item, kThreads);
-    if constexpr (Spec::kSharesPrefixes) empty_prefixes(item);
+    output.empty_slots();
   }
-
-  HEDDLE_DEVICE void empty_prefixes(const WorkItem& item) const {
-    const int row = threadIdx.x / kMaxPrefixLevels, level = threadIdx.x % kMaxPrefixLevels;
-    if (row >= item.num_rows || (item.partial >= 0 && item.join == 0)) return;
-    const HookContext context = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
-    if (const int64_t first = prefix_row<Spec>(p_, context); first >= 0) put_back_empty(p_.prefix_lse + first + level);
-  }
-  static_assert(kThreads >= kRows * kMaxPrefixLevels, "a thread empties one state");
 
   HEDDLE_DEVICE void begin_head(const WorkItem& item) {
 #pragma unroll
@@ -296,55 +287,6 @@ class Decode {
       if constexpr (kMasked) take_given_range<Spec>(info[half], work_.header);
     }
     apply_variant<kMasked>(s, info, state_, first, p_.sm_scale, hooks_);
-  }
-
-  // --- results ------------------------------------------------------------------------------
-
-  // All threads, whole warps: a lane takes four columns of a row.
-  HEDDLE_DEVICE void finish_rows(const WorkItem& item, bool sees_keys) {
-    constexpr int kLanes = row_lanes<kHeadDimVo>();
-    const int num_rows = item.num_rows;
-#pragma unroll 1
-    for (int i = threadIdx.x; i - lane_index() < num_rows * kLanes; i += kThreads) {
-      const int row = i / kLanes, column = i % kLanes * 4;
-      const bool active = row < num_rows && column < kHeadDimVo;
-      // Asked for ahead of the states that a join waits for.
-      const bool publishes = item.partial >= 0 && item.join == 0;
-      HookContext context;
-      if (!publishes) context = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
-      JoinedState<Hooks> state;
-      if (sees_keys && active) state = states().sum(row, column);
-      if (item.join > 0) join(state, item, row, column, active);
-      if (!active) continue;
-      if (publishes)
-        publish_state(item, row, column, state);
-      else
-        write_row(context, column, state);
-    }
-  }
-
-  HEDDLE_DEVICE void publish_state(const WorkItem& item, int row, int column, const JoinedState<Hooks>& state) {
-    const int64_t slot_row = int64_t(item.partial) * kRows + row;
-    publish(reinterpret_cast<float4*>(p_.partial_o + slot_row * kHeadDimVo + column),
-            state.o * slot_scale<Hooks>(state.sum));
-    if (column == 0) publish(p_.partial_lse + slot_row, slot_lse2<Hooks>(state.max2, state.sum));
-  }
-
-  // The other pieces' slots in their order, then the item's own state, as if it came from a slot.
-  HEDDLE_DEVICE void join(JoinedState<Hooks>& state, const WorkItem& item, int row, int column, bool active) {
-    const float lse2 = slot_lse2<Hooks>(state.max2, state.sum);
-    const float4 o = state.o * slot_scale<Hooks>(state.sum);
-    state = {};
-    add_slots<Spec>(state, p_, item, row, column, active);
-    state.raise(lse2);
-    state.add(lse2, o);
-  }
-
-  HEDDLE_DEVICE void write_row(const HookContext& context, int column, JoinedState<Hooks>& state) {
-    if constexpr (Spec::kSharesPrefixes) add_prefixes<Spec>(state, p_, context, column);
-    const RowResult<Hooks> result = finish_row(state.max2, state.sum, context, hooks_);
-    store_output<Spec>(p_, context, column, state.o * result.scale, result.lse, hooks_);
-    if (column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
   }
 
   const AttentionParams& p_;
