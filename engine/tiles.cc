@@ -154,7 +154,10 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, int most_rows, const 
   const Columns columns = columns_of(dims);
   std::vector<TileConfig> tiles;
   if (pipeline == Pipeline::decode) {
-    tiles = {fastest_decode_tile(columns, most_rows, limits), roomy_decode_tile(columns, most_rows, limits)};
+    const TileConfig fastest = fastest_decode_tile(columns, most_rows, limits);
+    tiles = {fastest};
+    if (most_rows > 8) tiles.push_back(fastest), tiles.back().reads_q_again = true;
+    tiles.push_back(roomy_decode_tile(columns, most_rows, limits));
   } else {
     if (limits.wgmma) add_sm90_tiles(tiles, most_rows > 0 && most_rows <= kShortRows, dims, limits);
     const int width = std::max(columns.qk, columns.vo);

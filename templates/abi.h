@@ -282,6 +282,8 @@ struct TileConfig {
   // Query tiles in shared memory, of the wgmma kernel: there `warps` are one producer warpgroup and a
   // consumer for every 64 rows, and `stages` counts tiles of K and of V. 0: an mma.sync kernel.
   int32_t q_buffers = 0;
+  // Decode with 16 rows: q comes from shared memory again for each tile, for hooks that need its registers.
+  bool reads_q_again = false;
 };
 
 }  // namespace heddle

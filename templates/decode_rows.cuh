@@ -103,7 +103,8 @@ class DecodeRows<Spec, 16> {
  private:
   // As far as there are registers: scattered keys need some for their addresses.
   static constexpr int kRowColumns = QkTile::kColumns + VTile::kColumns;
-  static constexpr bool kKeepsQ = kRowColumns < 256 || (kRowColumns == 256 && Spec::kPageSize % 16 == 0);
+  static constexpr bool kKeepsQ =
+      !Spec::kTile.reads_q_again && (kRowColumns < 256 || (kRowColumns == 256 && Spec::kPageSize % 16 == 0));
   float o_[kOutSteps * 2][4];
   uint32_t q_[kKeepsQ ? kSteps : 1][4];
 };
