@@ -1,5 +1,7 @@
 #include "planner/row_keys.h"
 
+#include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "planner/refuse.h"
@@ -14,12 +16,15 @@ void check_size(std::string_view name, std::span<const std::int32_t> keys, std::
          name, keys.size(), rows, rows);
 }
 
-// One pass without branches; check_request() says where.
+// One pass over signs, which compilers turn into vectors; check_request() says where. May also be false where an end lies
+// 2^31 below kv_len.
 bool is_within(const Batch& batch, std::int32_t begin, std::int32_t end, std::int32_t kv_len) {
-  bool within = true;
+  const std::int32_t *const first_keys = batch.first_keys.data(), *const end_keys = batch.end_keys.data();
+  std::uint32_t signs = 0;
   for (std::int32_t row = begin; row < end; ++row)
-    within &= (batch.first_keys[row] >= 0) & (batch.end_keys[row] <= kv_len);
-  return within;
+    signs |= static_cast<std::uint32_t>(first_keys[row]) |
+             (static_cast<std::uint32_t>(kv_len) - static_cast<std::uint32_t>(end_keys[row]));
+  return signs >> 31 == 0;
 }
 
 void check_request(const CheckedBatch& checked, int r) {
@@ -44,10 +49,27 @@ struct Diagonal {
     constexpr std::int64_t kFar = std::int64_t{1} << 40;  // beyond all positions, whatever the row
     const std::int64_t first_pos = kv_len - qo_len;
     const std::int64_t right = mask.causal ? 0 : mask.window_right == kUnbounded ? kFar : mask.window_right;
-    begin = mask.window_left == kUnbounded ? -kFar : first_pos - mask.window_left;
-    end = first_pos + right + 1;
+    // Held to where all rows see what they would beyond: no row is more than qo_len from the first.
+    begin = std::clamp(mask.window_left == kUnbounded ? -kFar : first_pos - mask.window_left, -qo_len, kv_len);
+    end = std::clamp(first_pos + right + 1, -qo_len, kv_len);
   }
 };
+
+// `Number` holds kv_len + qo_len: as narrow as that allows, since a narrower one is two to four times as fast.
+template <typename Number>
+void write_rows(const CheckedBatch& checked, int r, const Diagonal& left, RowKeys* to) {
+  const std::int32_t qo_begin = checked.qo_begin(r), qo_len = checked.qo_len(r), kv_len = checked.kv_len(r);
+  const std::int32_t* const first_keys = checked.batch.first_keys.data() + qo_begin;
+  const std::int32_t* const end_keys = checked.batch.end_keys.data() + qo_begin;
+  RowKeys* const rows = to + qo_begin;
+  const auto left_begin = static_cast<Number>(left.begin), left_end = static_cast<Number>(left.end);
+  for (std::int32_t i = 0; i < qo_len; ++i) {
+    const Number begin = std::max<Number>(first_keys[i], left_begin + i), end = std::min<Number>(end_keys[i], left_end + i);
+    const bool sees_keys = begin < end;
+    rows[i].begin = sees_keys ? static_cast<std::int32_t>(begin) : kv_len;
+    rows[i].end = sees_keys ? static_cast<std::int32_t>(end) : 0;
+  }
+}
 
 }  // namespace
 
@@ -70,18 +92,12 @@ void check_row_keys(const PlanConfig& config, const CheckedBatch& checked, const
 
 const RowKeys* write_row_keys(const CheckedBatch& checked, const MaskBounds& mask, RowKeys* to) {
   for (int r = 0; r < checked.num_requests; ++r) {
-    const std::int32_t qo_begin = checked.qo_begin(r), qo_len = checked.qo_len(r), kv_len = checked.kv_len(r);
+    const std::int64_t qo_len = checked.qo_len(r), kv_len = checked.kv_len(r);
     const Diagonal left(mask, qo_len, kv_len);
-    const std::int32_t* const first_keys = checked.batch.first_keys.data() + qo_begin;
-    const std::int32_t* const end_keys = checked.batch.end_keys.data() + qo_begin;
-    RowKeys* const rows = to + qo_begin;
-    for (std::int32_t i = 0; i < qo_len; ++i) {
-      const std::int64_t begin = std::max<std::int64_t>(first_keys[i], left.begin + i);
-      const std::int64_t end = std::min<std::int64_t>(end_keys[i], left.end + i);
-      const bool sees_keys = begin < end;
-      rows[i].begin = sees_keys ? static_cast<std::int32_t>(begin) : kv_len;
-      rows[i].end = sees_keys ? static_cast<std::int32_t>(end) : 0;
-    }
+    if (kv_len + qo_len <= std::numeric_limits<std::int32_t>::max())
+      write_rows<std::int32_t>(checked, r, left, to);
+    else
+      write_rows<std::int64_t>(checked, r, left, to);
   }
   return to;
 }

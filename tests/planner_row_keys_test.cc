@@ -1,5 +1,6 @@
 // Ranges of keys that a batch gives to its rows: what is visited for them, what the plan says of them, what is refused.
 #include <functional>
+#include <limits>
 
 #include "engine/error.h"
 #include "planner/explain.h"
@@ -107,6 +108,42 @@ TEST_CASE("the plan holds each row's range and what the declared mask leaves of 
   CHECK(PlanView(plan_of(plain, {100}, {100}).bytes.view()).row_keys().empty());
   const Maxima maxima{.max_requests = 10, .max_qo_rows = 1000, .max_kv_tokens = 100000};
   CHECK(workspace_layout(given_config(), maxima).plan_bytes == workspace_layout(plain, maxima).plan_bytes + 8 * 1000);
+}
+
+TEST_CASE("a row's range is what both leave, at the ends of all integers too", "[planner][row_keys]") {
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max(), kLeast = std::numeric_limits<std::int32_t>::min();
+  const std::vector<std::int32_t> qo = {65600, 9, 40}, kv = {kMost - 65535, 7, 100};  // most keys, which 31 bits do not count with the rows; fewer than rows
+  const std::int32_t firsts[] = {0, 3, 60, kMost - 1, kMost}, ends[] = {kLeast, kLeast + 7, -1, 0, 4, 61};
+  Planner planner(given_config(), {.max_requests = 3, .max_qo_rows = 65649, .max_kv_tokens = std::int64_t{kMost} + 107});
+  PlanBytes bytes(planner.layout().plan_bytes);
+  OwnedBatch batch(qo, kv, 16);
+  for (std::size_t r = 0; r < qo.size(); ++r) {
+    for (std::int32_t i = 0; i < qo[r]; ++i) {
+      batch.first_keys.push_back(firsts[i % 5]);
+      batch.end_keys.push_back(i % 7 == 6 ? kv[r] : std::min(ends[i % 7], kv[r]));
+    }
+  }
+  for (const MaskBounds& mask : {MaskBounds{}, MaskBounds{.causal = 1}, MaskBounds{.window_left = kMost - 1},
+                                 MaskBounds{.causal = 1, .window_left = 2}, MaskBounds{.window_left = 0, .window_right = 50},
+                                 MaskBounds{.window_right = kMost - 1}}) {
+    planner.plan(batch.view(), mask, bytes.span());
+    const std::span<const RowKeys> rows = PlanView(bytes.view()).row_keys();
+    REQUIRE(rows.size() == 65649);
+    std::vector<std::size_t> wrong;
+    for (std::size_t r = 0, row = 0; r < qo.size(); ++r) {
+      for (std::int32_t i = 0; i < qo[r]; ++i, ++row) {
+        const std::int64_t q_pos = std::int64_t{kv[r]} - qo[r] + i;
+        std::int64_t begin = batch.first_keys[row], end = batch.end_keys[row];
+        if (mask.window_left != kUnbounded) begin = std::max(begin, q_pos - mask.window_left);
+        if (mask.window_right != kUnbounded) end = std::min(end, q_pos + mask.window_right + 1);
+        if (mask.causal) end = std::min(end, q_pos + 1);
+        if (begin >= end) begin = kv[r], end = 0;
+        if (rows[row].begin != begin || rows[row].end != end) wrong.push_back(row);
+      }
+    }
+    INFO("window " << mask.window_left << ", " << mask.window_right << ", causal " << mask.causal);
+    CHECK(wrong == std::vector<std::size_t>{});
+  }
 }
 
 TEST_CASE("explain names given ranges beside the declared mask", "[planner][row_keys][explain]") {
