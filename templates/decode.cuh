@@ -48,7 +48,7 @@
 //   lost 2 to 15 % on 16x8k, 1x128k and 8/1 heads; a tenth of the keys drawn in pieces of 256 to 512 keys
 //   from a counter gained 4 % on uniform and lost 3 to 7 % on 8/1 heads.
 //   No wait in the loop for the next tile's page ids (arrived(); 17 % of a warp's time in verify_b32_q4): page1 253 for 257, the
-//   others the same. An SM with two CTAs reads 38 to 41 bytes/ns at most, with one 32; 33 are its share of what memory gives.
+//   others the same. Beside append an SM with two CTAs reads 38 to 41 bytes/ns at most, with one 32; 33 are its share.
 // A load's code once, in the loop, and no longer in front of it too (4.67 TB/s, us before and since): 2,080 instructions for
 //   2,240, b1_1k 7.1 to 7.3, b1_8k 15.5 to 16.0 (the first load now waits for what a head begins with,
 //   not tried yet: begin_head() behind it), the others the same. With 16 rows rope, alibi and relative_bias then have the

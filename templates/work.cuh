@@ -28,7 +28,8 @@ struct WorkList {
 // Tried on an H200 and not taken: decode on a part of the SMs alone, and append on the others for as long
 // (mixed_1x2k_63x1 401 to 435 us for parts of 0.5 to 0.95, 453 and 475 for 0.4 and 0.3; 404 to 409 one behind the other).
 // An SM reads 38 to 41 bytes/ns with decode's two CTAs (32 with one), where 33 from each of 132 are what memory gives:
-// decode needs nearly all of them.
+// decode needs nearly all of them. (Alone, 66 SMs read 62 bytes/ns each. Append's own reads of L2, some 36 bytes/ns an SM,
+// may be what is in their way: not measured.)
 template <class Spec>
 HEDDLE_DEVICE bool is_side_by_side(const AttentionParams& p) {
   const auto* header = reinterpret_cast<const PlanHeader*>(p.plan);
