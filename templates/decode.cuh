@@ -51,8 +51,9 @@
 //   others the same. Beside append an SM with two CTAs reads 38 to 41 bytes/ns at most, with one 32; 33 are its share.
 // A load's code once, in the loop, and no longer in front of it too (4.67 TB/s, us before and since): 2,080 instructions for
 //   2,240, b1_1k 7.1 to 7.3, b1_8k 15.5 to 16.0 (the first load now waits for what a head begins with;
-//   begin_head() in the loop, behind it, takes 238 registers and spills with 16 rows), the others the same. With 16 rows rope, alibi and relative_bias then have the
-//   registers for 6 warps: verify_b32_q4 of alibi 140 to 126; of custom_mask, which reads q again, 141 to 127.
+//   begin_head() in the loop, behind it, takes 238 registers and spills with 16 rows), the others the same. With 16 rows
+//   rope, alibi and relative_bias then have the registers for 6 warps: verify_b32_q4 of alibi 140 to 126; of custom_mask,
+//   which reads q again, 141 to 127.
 // Slower or the same too (2026-11-30, 4.57 TB/s; b64_4k 250, b16_8k 128):
 //   K and V through the copy engine, a box of 16 keys x 128 columns a page and warp, 450 instructions a tile for 812, V's
 //     unseen halves cleared in registers: all rows as with cp.async within 1 %, whatever the tile (6, 2, 2; 4, 3, 2; 5, 2, 2;
