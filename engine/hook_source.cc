@@ -116,7 +116,8 @@ class Renderer {
   // `shape`, or a template of it where a kernel may call the hook with another kind of logit, or of place.
   std::string signature(Hook hook, const HookShape& shape) const {
     const bool is_logits = hook == Hook::logits_transform;
-    const bool affine = is_logits && (logit_form_.is_affine || logit_form_.is_affine_far), by_four = is_logits && logit_form_.is_by_four;
+    const bool affine = is_logits && (logit_form_.is_affine || logit_form_.is_affine_far);
+    const bool by_four = is_logits && logit_form_.is_by_four;
     const bool is_template = affine || by_four;
     return fmt::format("  {}HEDDLE_HOOK {} {}({}{}const {}& context) const {{",
                        affine    ? "template <class Logits, class Context> "

@@ -175,7 +175,12 @@ class AppendSm90Consumer {
       const int side = far.side(t);
       if (side == 0) {
         const bool is_whole = t >= stream.full_begin && t < stream.full_end;
-        next_tile([&](float (&s)[kBlocks][4]) { is_whole ? apply_hooks<false>(s, stream, t) : apply_hooks<true>(s, stream, t); });
+        next_tile([&](float (&s)[kBlocks][4]) {
+          if (is_whole)
+            apply_hooks<false>(s, stream, t);
+          else
+            apply_hooks<true>(s, stream, t);
+        });
         --t;
         continue;
       }
