@@ -36,6 +36,7 @@ struct KernelBuild {
   TileConfig tile{};
   Unit unit;
   KernelCache::Result result;
+  double ms_in_vain = 0;  // of compiles with tiles in front of this one, which left registers in memory
 };
 
 // Error where rows of different requests would not see a shared prefix alike.

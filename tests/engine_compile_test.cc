@@ -193,6 +193,44 @@ TEST_CASE("tiles of the append kernel follow from the declared maximum", "[engin
   CHECK(rows(4, 16, false, "sm_80") == 128);
 }
 
+namespace {
+
+// Spills as often as told, 10 ms a compile.
+class SpillingCompiler : public Compiler {
+ public:
+  explicit SpillingCompiler(int spills) : spills_(spills) {}
+  const std::string& identity() const override { return name_; }
+  Artifact compile(const CompileRequest& request) override {
+    units.push_back(request.unit);
+    return {.image = "image", .compile_ms = 10, .spill_bytes = int(units.size()) <= spills_ ? 8 : 0};
+  }
+  std::vector<std::string> units;
+
+ private:
+  const std::string name_ = "spilling";
+  const int spills_;
+};
+
+}  // namespace
+
+TEST_CASE("decode with 16 rows reads q again before it takes a smaller tile; compiles in vain are counted", "[engine]") {
+  const Variant variant = Variant::from_json(R"({"name": "v"})", "v.json", {});
+  const auto build = [&](SpillingCompiler& compiler, int max_qo_len) {
+    KernelCache cache({.disk = false});
+    const AttentionConfig config{.variant = "v", .num_qo_heads = 8, .num_kv_heads = 2, .head_dim = 128, .max_qo_len = max_qo_len};
+    return build_kernel(cache, compiler, Pipeline::decode, variant, {}, config, "sm_90a", limits_of("sm_90a"));
+  };
+  SpillingCompiler never(0), once(1), twice(2), once_with_8_rows(1), always(9);
+  const KernelBuild first = build(never, 4), second = build(once, 4), third = build(twice, 4);
+  CHECK((first.tile.warps == 6 && !first.tile.reads_q_again && first.ms_in_vain == 0));
+  CHECK((second.tile.warps == 6 && second.tile.reads_q_again && second.ms_in_vain == 10));
+  CHECK((third.tile.warps == 4 && !third.tile.reads_q_again && third.ms_in_vain == 20));
+  CHECK(once.units[1].find(".reads_q_again = true") != std::string::npos);
+  CHECK(build(once_with_8_rows, 1).tile.warps == 4);
+  const KernelBuild last = build(always, 4);  // its registers lie in memory, and it is taken all the same
+  CHECK((last.tile.warps == 4 && last.ms_in_vain == 20 && last.result.artifact->spill_bytes == 8));
+}
+
 TEST_CASE("the launch set follows from the shapes and the declared maximum", "[engine]") {
   const auto set = [](int group, int max_qo_len) {
     return launch_set(

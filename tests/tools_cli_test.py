@@ -252,7 +252,7 @@ class Run(Command):
             self.skipTest("no NVRTC here")
         self.assertEqual(result.returncode, 0, result.stderr)
         for kernel in json.loads((self.folder / "figures.json").read_text()):
-            self.assertEqual(set(kernel), {"kernel", "arch", "ms", "registers", "shared_bytes", "spill_bytes"})
+            self.assertEqual(set(kernel), {"kernel", "arch", "ms", "ms_in_vain", "registers", "shared_bytes", "spill_bytes"})
         self.assertIn("heddle_decode", self.done("compile", "--show", "--heads", "4,1,64"))
         self.refused("compile", "--arch", "sm_91", says="sm_90a")
 
