@@ -160,7 +160,7 @@ class Renderer {
     line(signature(hook, shape));
     const bool of_keys = hook == Hook::key_transform || hook == Hook::value_transform;
     if (!code.max_distance.empty())
-      line(fmt::format("    const heddle::HookContext held = heddle::held_within(context, {});", distance_text(code)));
+      line(fmt::format("    const heddle::HookContext held = heddle::held_within(context, {});", max_distance_of(code, "")));
     line(fmt::format("    HEDDLE_HOOK_WORDS({}, shape, {}key_position);", code.max_distance.empty() ? "context" : "held",
                      of_keys ? "moving_" : "heddle::"));
     text_ += fmt::format("#line {} \"{}:/hooks/{}\"\n", code.line, part.file, name_of(hook));
@@ -189,8 +189,10 @@ class Renderer {
     line("  }");
   }
 
-  static std::string distance_text(const HookCode& code) {
-    return (std::isdigit(static_cast<unsigned char>(code.max_distance[0])) ? "" : "params.") + code.max_distance;
+  // The number, or the param of `part` ("part0.", or "" inside of it).
+  static std::string max_distance_of(const HookCode& code, const std::string& part) {
+    const bool is_number = std::isdigit(static_cast<unsigned char>(code.max_distance[0]));
+    return is_number ? code.max_distance : fmt::format("{}params.{}", part, code.max_distance);
   }
 
   // The distance from which on keys are equally far for all parts.
@@ -200,9 +202,7 @@ class Renderer {
     for (std::size_t i = 0; i < variant_.components.size(); ++i) {
       const auto found = variant_.components[i].hooks.find(Hook::logits_transform);
       if (found == variant_.components[i].hooks.end() || found->second.max_distance.empty()) continue;
-      const std::string text = distance_text(found->second);
-      const std::string own = (text[0] == 'p' ? fmt::format("part{}.", i) : "") + text;
-      line(fmt::format("    if ({0} > reach) reach = {0};", own));
+      line(fmt::format("    if ({0} > reach) reach = {0};", max_distance_of(found->second, fmt::format("part{}.", i))));
     }
     line("    return reach;");
     line("  }");

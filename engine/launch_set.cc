@@ -3,10 +3,10 @@
 #include <climits>
 #include <cmath>
 #include <optional>
-#include <set>
 
 #include "planner/cost_table.h"
 #include "variants/code_scanner.h"
+#include "variants/hook_code.h"
 
 namespace heddle {
 namespace {
@@ -28,12 +28,10 @@ void check_dtypes(const AttentionConfig& c) {
 
 // What a hook of the variant reads that is a request's own, or counts from its first key.
 std::optional<std::string> own_word(const Variant& variant) {
-  static const std::set<std::string_view> own = {"request", "q_pos",  "kv_pos", "kv_distance",
-                                                "kv_byte", "kv_bit", "qo_len", "kv_len"};
   for (const Component& part : variant.components)
     for (const auto& [hook, code] : part.hooks)
       for (const CodeToken& token : scan_code(part.file, code.code))
-        if (token.kind == CodeToken::Kind::word && own.contains(token.text)) return std::string(token.text);
+        if (token.kind == CodeToken::Kind::word && is_request_word(token.text)) return std::string(token.text);
   return {};
 }
 

@@ -156,7 +156,8 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, int most_rows, const 
   if (pipeline == Pipeline::decode) {
     const TileConfig fastest = fastest_decode_tile(columns, most_rows, limits);
     tiles = {fastest};
-    if (most_rows > 8) tiles.push_back(fastest), tiles.back().reads_q_again = true;
+    // Wider rows read q again as it is (templates/decode_rows.cuh).
+    if (most_rows > 8 && columns.qk + columns.vo <= 256) tiles.push_back(fastest), tiles.back().reads_q_again = true;
     tiles.push_back(roomy_decode_tile(columns, most_rows, limits));
   } else {
     if (limits.wgmma) add_sm90_tiles(tiles, most_rows > 0 && most_rows <= kShortRows, dims, limits);

@@ -76,6 +76,20 @@ Bits bits_of(Attention& attention, Workspace& workspace, Problem& problem) {
   return {problem.o_bits(), problem.lse_bits()};
 }
 
+// Those of a small problem, judged too.
+Bits right_bits_of(Engine& engine, const char* variant) {
+  AttentionConfig config = small_config();
+  config.variant = variant;
+  Attention attention = engine.attention(config);
+  Problem problem(engine, mixed_shape(config), 5);
+  Workspace workspace = attention.workspace(problem.maxima());
+  const Bits bits = bits_of(attention, workspace, problem);
+  const Verdict verdict = problem.judge();
+  INFO(verdict.what);
+  CHECK(verdict.ok);
+  return bits;
+}
+
 // The page ids of a CSR batch as a dense table, the unused entries out of any pool.
 struct DenseTable {
   std::vector<std::int32_t> entries, kv_lens;
@@ -144,20 +158,8 @@ TEST_CASE("cpu: a mask of new keys keeps all older ones", "[engine]") {
   add_spec(engine, R"({"name": "of_all_and_odd", "compose": ["of_all", "odd"]})");
   CHECK(engine.variants().at("of_new").masks_new_keys_only());
   CHECK_FALSE(engine.variants().at("of_new_and_odd").masks_new_keys_only());
-  const auto run = [&](const char* variant) {
-    AttentionConfig config = small_config();
-    config.variant = variant;
-    Attention attention = engine.attention(config);
-    Problem problem(engine, mixed_shape(config), 5);
-    Workspace workspace = attention.workspace(problem.maxima());
-    const Bits bits = bits_of(attention, workspace, problem);
-    const Verdict verdict = problem.judge();
-    INFO(verdict.what);
-    CHECK(verdict.ok);
-    return bits;
-  };
-  CHECK(run("of_new") == run("of_all"));
-  CHECK(run("of_new_and_odd") == run("of_all_and_odd"));
+  CHECK(right_bits_of(engine, "of_new") == right_bits_of(engine, "of_all"));
+  CHECK(right_bits_of(engine, "of_new_and_odd") == right_bits_of(engine, "of_all_and_odd"));
 }
 
 TEST_CASE("cpu: a max_distance gives the bits of the same distance held in the code", "[engine]") {
@@ -171,16 +173,9 @@ TEST_CASE("cpu: a max_distance gives the bits of the same distance held in the c
   add("held_by_code", R"("const int where = q_pos + max(-params.reach, min(params.reach, kv_pos - q_pos)); const float far = q_pos - where; )" +
                           code + "\"");
   add("not_held", R"("const int where = kv_pos; const float far = kv_distance; )" + code + "\"");
-  const auto bits = [&](const char* variant) {
-    AttentionConfig config = small_config();
-    config.variant = variant;
-    Attention attention = engine.attention(config);
-    Problem problem(engine, mixed_shape(config), 5);
-    Workspace workspace = attention.workspace(problem.maxima());
-    return bits_of(attention, workspace, problem);
-  };
-  CHECK(bits("held") == bits("held_by_code"));
-  CHECK_FALSE(bits("held") == bits("not_held"));
+  const Bits held = right_bits_of(engine, "held");
+  CHECK(held == right_bits_of(engine, "held_by_code"));
+  CHECK_FALSE(held == right_bits_of(engine, "not_held"));
 }
 
 TEST_CASE("one workspace serves batches that shrink and grow, none included", "[engine]") {

@@ -181,7 +181,7 @@ const Mistake kMistakes[] = {
     {R"~({"name":"bad","hooks":{"logits_transform":{"code":"return logit;","max_distance":2.5}}})~",
      R"~(bad.json, line 1: /hooks/logits_transform/max_distance is 2.5, but it must be a whole number from 0 to 2147483647 or the name of an i32 param.)~"},
     {R"~({"name":"bad","params":{"reach":{"type":"i32"}},"hooks":{"logits_transform":{"code":"return logit;","max_distance":"reach"}}})~",
-     R"~(bad.json, line 1: /hooks/logits_transform/max_distance is "reach", but the param must be an i32 with a min of 0 or more.)~"},
+     R"~(bad.json, line 1: /hooks/logits_transform/max_distance is "reach", which has no min, but the param of a max_distance must be an i32 with a min of 0 or more.)~"},
     {R"~({"name":"bad","params":{"reach":{"type":"i32","min":0}},"hooks":{"logits_transform":{"code":"return logit;","max_distance":"rich"}}})~",
      R"~(bad.json, line 1: /hooks/logits_transform/max_distance is "rich", which is not among the spec's params; the nearest valid one is reach (allowed: reach).)~"},
     {R"~({"name":"bad","hooks":{"query_transform":{"code":"return x;","rms_norm":-1}}})~",

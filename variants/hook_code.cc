@@ -12,10 +12,20 @@ namespace {
 
 using Tokens = std::vector<CodeToken>;
 
-constexpr std::string_view kHookWords[] = {"logit",   "x",       "dim",    "pair",   "request",
-                                           "qo_head", "kv_head", "q_pos",  "kv_pos", "q_row",
-                                           "kv_distance", "kv_byte", "kv_bit", "qo_len",  "kv_len",  "params", "tensors",
-                                           "num_qo_heads", "num_kv_heads", "group", "head_dim", "head_dim_vo"};
+struct HookWord {
+  std::string_view text;
+  bool of_request = false;  // a request's own, or counted from its first key
+};
+constexpr HookWord kHookWords[] = {{"logit"}, {"x"}, {"dim"}, {"pair"}, {"request", true}, {"qo_head"}, {"kv_head"},
+                                   {"q_pos", true}, {"kv_pos", true}, {"q_row"}, {"kv_distance", true}, {"kv_byte", true},
+                                   {"kv_bit", true}, {"qo_len", true}, {"kv_len", true}, {"params"}, {"tensors"},
+                                   {"num_qo_heads"}, {"num_kv_heads"}, {"group"}, {"head_dim"}, {"head_dim_vo"}};
+
+const HookWord* hook_word(std::string_view text) {
+  const auto* found = std::find_if(std::begin(kHookWords), std::end(kHookWords),
+                                   [&](const HookWord& word) { return word.text == text; });
+  return found == std::end(kHookWords) ? nullptr : found;
+}
 
 constexpr std::string_view kKeywords[] = {"alignas",       "alignof",     "and",
                                           "and_eq",        "asm",         "auto",
@@ -168,7 +178,12 @@ void check_words(std::string_view where, const Tokens& tokens, const HookScope& 
 }  // namespace
 
 bool is_reserved_word(std::string_view word) {
-  return contains(kKeywords, word) || contains(kHookWords, word);
+  return contains(kKeywords, word) || hook_word(word) != nullptr;
+}
+
+bool is_request_word(std::string_view word) {
+  const HookWord* const found = hook_word(word);
+  return found != nullptr && found->of_request;
 }
 
 bool is_c_identifier(std::string_view word) {

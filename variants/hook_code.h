@@ -27,6 +27,8 @@ void check_hook_code(std::string_view where, std::string_view code, const HookSc
 
 // A word that no param, tensor or variant may be called: C++ keywords and what hooks see.
 bool is_reserved_word(std::string_view word);
+// A word of hooks that is a request's own, or counted from its first key: what another request's row would read otherwise.
+bool is_request_word(std::string_view word);
 // [A-Za-z_][A-Za-z0-9_]*, without a double underscore.
 bool is_c_identifier(std::string_view word);
 

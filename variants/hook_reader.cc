@@ -5,6 +5,7 @@
 
 #include "variants/hook_code.h"
 #include "variants/nearest.h"
+#include "variants/spec_params.h"
 
 namespace heddle {
 namespace {
@@ -68,31 +69,11 @@ class HookReader {
 
   // A number, or the name of an i32 param.
   std::string max_distance(Hook hook, const SpecNode& node) const {
-    constexpr std::string_view kAllowed = "a whole number from 0 to 2147483647 or the name of an i32 param";
     if (hook != Hook::logits_transform)
       fail(ErrorKind::invalid_spec, "{} is {}, but only logits_transform can be held to a distance.", fields_.where(node),
            shown(node));
-    if (node.kind == SpecNode::Kind::number) {
-      if (node.number < 0 || node.number > 0x7fffffff || node.number != std::floor(node.number))
-        fields_.refuse(node, kAllowed);
-      return fmt::format("{:.0f}", node.number);
-    }
-    const Param& param = own_param(node, fields_.string(node, kAllowed));
-    if (param.is_float || !param.min || *param.min < 0) {
-      fail(ErrorKind::invalid_spec, "{} is {}, but the param must be an i32 with a min of 0 or more.", fields_.where(node),
-           in_quotes(param.name));
-    }
-    return param.name;
-  }
-
-  const Param& own_param(const SpecNode& node, const std::string& name) const {
-    const auto at = std::find_if(own_.params.begin(), own_.params.end(),
-                                 [&](const Param& param) { return param.name == name; });
-    if (at == own_.params.end()) {
-      fail(ErrorKind::invalid_spec, "{} is {}, which is not among the spec's params; {}.",
-           fields_.where(node), in_quotes(name), offer(name, names_in(own_.params)));
-    }
-    return *at;
+    const Bound most = read_bound(fields_, node, own_.params, "a max_distance");
+    return most.param < 0 ? fmt::format("{}", most.literal) : own_.params[static_cast<std::size_t>(most.param)].name;
   }
 
   // A number, or the name of a constant param with a range above `least`, since kernels are compiled
@@ -103,7 +84,8 @@ class HookReader {
       if (fields_.number(node, is_float) < least || !is_even) fields_.refuse(node, what);
       return node.text;
     }
-    const Param& param = own_param(node, fields_.string(node, fmt::format("{} or the name of a constant param", what)));
+    const std::string& name = fields_.string(node, fmt::format("{} or the name of a constant param", what));
+    const Param& param = own_.params[static_cast<std::size_t>(param_index(fields_, node, name, own_.params))];
     if (param.is_float != is_float || !param.constant || !param.min || *param.min < least) {
       fail(ErrorKind::invalid_spec,
            "{} is {}, but the param must be a constant {} with a min of {} or more.",

@@ -7,6 +7,7 @@
 #include "variants/hook_reader.h"
 #include "variants/nearest.h"
 #include "variants/spec_fields.h"
+#include "variants/spec_params.h"
 #include "variants/spec_text.h"
 
 namespace heddle {
@@ -156,19 +157,9 @@ class Reader {
            fields_.where(node), in_quotes(node.text),
            is_alone ? "which" : "where " + in_quotes(axis->word), offer(axis->word, allowed));
     }
-    check_length_param(node, *at, "an axis");
+    check_length_param(fields_, node, *at, "an axis");
     axis->param = static_cast<int>(at - spec_.params.begin());
     return *axis;
-  }
-
-  // A param that counts keys, rows or elements.
-  void check_length_param(const SpecNode& node, const Param& param, std::string_view of_what) {
-    if (!param.is_float && param.min && *param.min >= 0) return;
-    fail(ErrorKind::invalid_spec,
-         "{} is {}, {}, but the param of {} must be an i32 with a min of 0 or more.",
-         fields_.where(node), in_quotes(node.text),
-         param.is_float ? "an f32 param" : (param.min ? "whose min is negative" : "which has no min"),
-         of_what);
   }
 
   void mask() {
@@ -195,30 +186,7 @@ class Reader {
   void bound(const SpecNode& mask, std::string_view key, std::vector<Bound>& bounds) {
     const SpecNode* node = mask.find(key);
     if (node == nullptr) return;
-    constexpr std::string_view kAllowed =
-        "a whole number from 0 to 2147483647 or the name of an i32 param";
-    Bound bound;
-    if (node->kind == SpecNode::Kind::number) {
-      const double value = node->number;
-      if (value < 0 || value > 0x7fffffff || value != static_cast<std::int32_t>(value)) {
-        fields_.refuse(*node, kAllowed);
-      }
-      bound.literal = static_cast<std::int32_t>(value);
-    } else {
-      bound.param = bound_param(*node, fields_.string(*node, kAllowed));
-    }
-    bounds.push_back(bound);
-  }
-
-  int bound_param(const SpecNode& node, const std::string& name) {
-    const auto at = std::find_if(spec_.params.begin(), spec_.params.end(),
-                                 [&](const Param& param) { return param.name == name; });
-    if (at == spec_.params.end()) {
-      fail(ErrorKind::invalid_spec, "{} is {}, which is not among the spec's params; {}.",
-           fields_.where(node), in_quotes(name), offer(name, names_in(spec_.params)));
-    }
-    check_length_param(node, *at, "a bound");
-    return static_cast<int>(at - spec_.params.begin());
+    bounds.push_back(read_bound(fields_, *node, spec_.params, "a bound"));
   }
 
   void hooks() {
