@@ -76,8 +76,8 @@
 //   relative_bias 356 for 376. The next stages looked for late behind hooks too: alibi 545 for 537, soft_cap 443 for 453,
 //   relative_bias 352 for 376.
 // alibi: 537 with three instructions a logit, 578 with one (affine_logits.cuh; plain 616). relative_bias: 376 with 1,244
-//   instructions a tile, 413 with 931 (TensorRow), 503 (plain 629) with 573 in far tiles (far_tiles.cuh; near ones 1,100,
-//   masked ones 2,000).
+//   instructions a tile, 413 with 931 (TensorRow), 503 (plain 629) with 573 in far tiles (far_tiles.cuh; near ones
+//   about 1,100, masked ones 2,000).
 // The same or slower, in one run: one loop for masked and whole tiles where hooks change every logit (soft_cap 391 for 416,
 //   document 440 for 464; compiles a fifth faster); d64 (418) with tiles 192 x 112 (417), 128 x 128 (415), x 160 (381),
 //   x 192 (383).

@@ -1,14 +1,15 @@
 // A consumer warpgroup of append_sm90: 64 packed rows of each stream, from the tiles of the ring to results
-// in memory. The schedule and what it brought stand in append_sm90.cuh.
+// in memory. Stages of the ring: append_sm90_stages.cuh. The schedule and what it brought stand in append_sm90.cuh.
 #pragma once
 
-#include "templates/append_sm90_smem.cuh"
+#include "templates/append_sm90_stages.cuh"
 #include "templates/far_tiles.cuh"
 
 namespace heddle {
 
 template <class Spec, class Hooks>
 class AppendSm90Consumer {
+  using Stages = ConsumerStages<Spec>;
   using Smem = AppendSm90Smem<Spec>;
   using QTile = typename Smem::QTile;
   using KTile = typename Smem::KTile;
@@ -27,7 +28,7 @@ class AppendSm90Consumer {
 
  public:
   HEDDLE_DEVICE AppendSm90Consumer(const AttentionParams& params, const Hooks& hooks, Smem& smem)
-      : p_(params), hooks_(hooks), smem_(smem), group_(uniform(threadIdx.x / kWarpgroupSize)) {}
+      : p_(params), hooks_(hooks), smem_(smem), stages_(smem), group_(uniform(threadIdx.x / kWarpgroupSize)) {}
 
   HEDDLE_DEVICE void run() {
     if (kTurns && group_ == kGroups - 1) end_turn();  // the first turn is group 0's
@@ -43,14 +44,14 @@ class AppendSm90Consumer {
       first_tile(stream, last);
       if (stream.is_end) break;
       next_tiles(stream);
-      release(&smem_.q_empty[q_buffer()]);
+      Stages::release(&smem_.q_empty[q_buffer()]);
       last = &stream;
     }
     if (kTurns && group_ == 0) begin_turn();  // takes the last turn, which nobody wants
   }
 
  private:
-  // --- turns and stages -----------------------------------------------------------------------
+  // --- turns ----------------------------------------------------------------------------------
 
   HEDDLE_DEVICE void begin_turn() const {
     if constexpr (kTurns) named_barrier_sync(kTurnBarrier + group_, 2 * kWarpgroupSize);
@@ -59,53 +60,7 @@ class AppendSm90Consumer {
     if constexpr (kTurns) named_barrier_arrive(kTurnBarrier + (group_ + 1) % kGroups, 2 * kWarpgroupSize);
   }
 
-  // Between the waits for tiles and their products: threads of the producer may have copied them.
-  static HEDDLE_DEVICE void fence_tiles() { fence_async_proxy(); }
-
   HEDDLE_DEVICE int q_buffer() const { return number_ % Smem::kQBuffers; }
-
-  // The next stage of the ring, filled.
-  HEDDLE_DEVICE int acquire() {
-    const int stage = ring_.stage;
-    barrier_wait(&smem_.full[stage], ring_.parity);
-    ring_.advance();
-    return stage;
-  }
-  // Arrivals and waits stay on their side of a branch: without one an arrival, which nothing waits for, goes down past a
-  // softmax, and the wait for products up in front of it. (No stage is below zero. The condition is the same in all
-  // lanes and known early.)
-  static HEDDLE_DEVICE void stay_here(int stage) {
-    asm volatile("{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p trap;\n}" ::"r"(stage) : "memory");
-  }
-  // The next two stages of the ring, among exponentials: whether both are filled. Where they are, nothing stands between
-  // one tile's weights and the next one's products but the turn.
-  HEDDLE_DEVICE void look_ahead() {
-    RingPlace<Smem::kStages> second = ring_;
-    second.advance();
-    next_are_full_ = barrier_test(&smem_.full[ring_.stage], ring_.parity) &
-                     barrier_test(&smem_.full[second.stage], second.parity);
-    fence_tiles();
-  }
-  // The next two stages: keys, and the values of the tile in front.
-  struct Pair {
-    int keys, values;
-  };
-  HEDDLE_DEVICE Pair acquire_pair() {
-    const RingPlace<Smem::kStages> first = ring_;
-    ring_.advance();
-    const RingPlace<Smem::kStages> second = ring_;
-    ring_.advance();
-    if (!next_are_full_) {
-      barrier_wait(&smem_.full[first.stage], first.parity);
-      barrier_wait(&smem_.full[second.stage], second.parity);
-      fence_tiles();
-    }
-    return {first.stage, second.stage};
-  }
-  HEDDLE_DEVICE void release(int stage) const { release(&smem_.empty[stage]); }
-  static HEDDLE_DEVICE void release(const uint64_t* empty) {
-    if (lane_index() == 0) barrier_arrive(empty);
-  }
 
   // --- streams --------------------------------------------------------------------------------
 
@@ -117,9 +72,9 @@ class AppendSm90Consumer {
   HEDDLE_DEVICE void first_tile(const AppendStream& stream, const AppendStream* last) {
     float s[kBlocks][4];
     const bool has_scores = !stream.is_end && has_tiles(stream), has_values = last != nullptr && has_tiles(*last);
-    const int v = kOverlapsStreams && has_values ? acquire() : 0, k = has_scores ? acquire() : 0;
+    const int v = kOverlapsStreams && has_values ? stages_.acquire() : 0, k = has_scores ? stages_.acquire() : 0;
     const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
-    fence_tiles();
+    Stages::fence_tiles();
     if (kReadsAffineOnce && has_scores) read_affine(stream);
     begin_turn();
     score(s, queries, keys);
@@ -127,7 +82,7 @@ class AppendSm90Consumer {
     end_turn();
     wgmma_wait<kOverlapsStreams ? 1 : 0>();
     pin_registers(s);
-    if (has_scores) release(k);
+    if (has_scores) stages_.release(k);
     const RowState state[2] = {state_[0], state_[1]};
     state_[0] = state_[1] = empty_row_state();
     if (has_scores) {
@@ -138,9 +93,9 @@ class AppendSm90Consumer {
     if constexpr (kOverlapsStreams) {
       wgmma_wait<0>();
       pin_registers(o_);
-      if (has_values) release(v);
+      if (has_values) stages_.release(v);
     }
-    look_ahead();
+    stages_.look_ahead();
     pack(s);
     if (last != nullptr) finish(*last, state, has_values);
     clear_o();
@@ -196,13 +151,13 @@ class AppendSm90Consumer {
   HEDDLE_DEVICE void finish_alone(const AppendStream& stream) {
     const bool has_values = has_tiles(stream);
     if (has_values) {
-      const int v = acquire();
+      const int v = stages_.acquire();
       const uint32_t values = values_at(v);
-      fence_tiles();
+      Stages::fence_tiles();
       accumulate(values);
       wgmma_wait<0>();
       pin_registers(o_);
-      release(v);
+      stages_.release(v);
     }
     finish(stream, state_, has_values);
   }
@@ -218,17 +173,17 @@ class AppendSm90Consumer {
   template <class Form = Hooks, class ApplyHooks>
   HEDDLE_DEVICE void next_tile(const ApplyHooks& apply_hooks) {
     float s[kBlocks][4];
-    const Pair at = acquire_pair();
+    const typename Stages::Pair at = stages_.acquire_pair();
     const uint32_t queries = queries_at(q_buffer()), keys = keys_at(at.keys), values = values_at(at.values);
     begin_turn();
     score(s, queries, keys);
     accumulate(values);
     end_turn();
-    if constexpr (kChangesEveryLogit<Hooks>) look_ahead();  // registers are short behind their hooks
+    if constexpr (kChangesEveryLogit<Hooks>) stages_.look_ahead();  // registers are short behind their hooks
     wgmma_wait<1>();
     pin_registers(s);
-    release(at.keys);
-    if constexpr (kChangesEveryLogit<Hooks>) stay_here(at.keys);  // else there is the branch around the hooks
+    stages_.release(at.keys);
+    if constexpr (kChangesEveryLogit<Hooks>) Stages::stay_here(at.keys);  // else there is the branch around the hooks
     apply_hooks(s);
     float rescale[2] = {1.0f, 1.0f};
     const float to_log2 = logit_to_log2<Form>(p_.sm_scale);
@@ -238,11 +193,11 @@ class AppendSm90Consumer {
       weigh_row<Form>(s, 0, state_[0], rescale[0], to_log2);
     }
     pin_registers(s);
-    stay_here(at.values);
+    Stages::stay_here(at.values);
     wgmma_wait<0>();
     pin_registers(o_);
-    release(at.values);
-    if constexpr (!kChangesEveryLogit<Hooks>) look_ahead();
+    stages_.release(at.values);
+    if constexpr (!kChangesEveryLogit<Hooks>) stages_.look_ahead();
     if constexpr (Hooks::use_softmax) {
       weigh_row<Form>(s, 1, state_[1], rescale[1], to_log2);
       multiply_o(rescale);
@@ -346,9 +301,8 @@ class AppendSm90Consumer {
   const AttentionParams& p_;
   const Hooks& hooks_;
   Smem& smem_;
+  Stages stages_;
   const int group_;
-  RingPlace<Smem::kStages> ring_;
-  bool next_are_full_ = false;
   int number_ = 0;  // of the stream, as the producer counts
   float o_[kOutBlocks][4];
   RowState state_[2] = {empty_row_state(), empty_row_state()};

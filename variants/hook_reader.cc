@@ -1,6 +1,5 @@
 #include "variants/hook_reader.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "variants/hook_code.h"
