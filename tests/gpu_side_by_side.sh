@@ -3,8 +3,10 @@
 #
 #   tests/gpu_side_by_side.sh PROGRAM [PROCESSES]    PROGRAM: heddle_gpu_tests; 6 processes unless told
 #
-# Fails where a test fails, where one is skipped, and where a name was not taken for a test's.
+# Fails where a test fails, where one is skipped, and where a name was not taken for a test's. The soak runs for 20
+# seconds unless HEDDLE_SOAK_SECONDS says more: eight minutes of it would hold up all others.
 set -euo pipefail
+export HEDDLE_SOAK_SECONDS=${HEDDLE_SOAK_SECONDS:-20}
 program=$1 processes=${2:-6}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
