@@ -26,6 +26,9 @@ void point_at_section(AttentionParams& p, WorkspaceState& ws, const PlanConfig& 
 
 // Keys that no kernel transforms ahead on the CPU take no room there.
 Maxima maxima_of(const AttentionState& a, Maxima maxima) {
+  if (a.config.max_requests > 0 && maxima.max_requests > a.config.max_requests)
+    fail(ErrorKind::invalid_argument, "max_requests is {}; this Attention was made for max_requests = {}.",
+         maxima.max_requests, a.config.max_requests);
   if (!a.engine->on_gpu() && transforms_keys(a.variant, a.config)) maxima.max_transformed_keys = 0;
   return maxima;
 }

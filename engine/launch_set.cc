@@ -57,6 +57,8 @@ void check_config(const AttentionConfig& c) {
          c.sm_scale);
   if (c.max_qo_len < 0)
     fail(ErrorKind::invalid_argument, "max_qo_len is {}; it must be at least 1, or 0 for any.", c.max_qo_len);
+  if (c.max_requests < 0)
+    fail(ErrorKind::invalid_argument, "max_requests is {}; it must be at least 1, or 0 for any.", c.max_requests);
 }
 
 void check_rows(const Variant& variant, const std::vector<double>& values, const AttentionConfig& config) {
@@ -140,7 +142,7 @@ int most_rows(Pipeline pipeline, const AttentionConfig& c) {
 PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, const HeadDims& dims) {
   const int head_dim = (dims.qk + dims.vo) / 2;  // K and V, Q K^T and P V cost as much together as two of this
   return {.present = true, .num_ctas = num_ctas, .tile_rows = tile.rows, .tile_kv = tile.kv,
-          .cost = cost_model(pipeline, tile.rows, tile.kv, head_dim, tile.q_buffers > 0)};
+          .cost = cost_model(pipeline, tile, head_dim)};
 }
 
 }  // namespace heddle

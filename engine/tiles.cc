@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "engine/error.h"
+#include "engine/launch_set.h"
 
 namespace heddle {
 namespace {
@@ -58,6 +59,13 @@ TileConfig fastest_decode_tile(const Columns& columns, int rows, const DeviceLim
   if (width <= 128) return decode_tile(columns, rows, 16, 6, 2, 2, limits);
   if (width <= 192) return decode_tile(columns, rows, 16, 4, 2, 2, limits);
   return decode_tile(columns, rows, 16, 6, 2, 1, limits);
+}
+
+// The same where there are few heads: eight warps, all that have 255 registers each. Wide rows have one CTA anyway.
+TileConfig large_decode_tile(const Columns& columns, int rows, const DeviceLimits& limits) {
+  const int width = std::max((columns.qk + columns.vo) / 2, columns.vo);
+  if (width > 192) return {};
+  return decode_tile(columns, rows, width <= 64 ? 32 : 16, 8, 2, 1, limits);
 }
 
 // With as many registers as there are, for GPUs with less shared memory and for hooks that need them: most
@@ -150,17 +158,25 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}{}", major, minor, has_own_target ? "a" : "");
 }
 
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, int most_rows, const HeadDims& dims, const DeviceLimits& limits) {
+bool has_few_heads(const AttentionConfig& config, const DeviceLimits& limits) {
+  const std::int64_t heads = std::int64_t{config.max_requests} * config.num_kv_heads;
+  return config.num_kv_heads == 1 || (heads > 0 && heads <= limits.num_sms);
+}
+
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig& config, const DeviceLimits& limits) {
+  const HeadDims dims = head_dims(config);
   const Columns columns = columns_of(dims);
+  const int rows = most_rows(pipeline, config);
   std::vector<TileConfig> tiles;
   if (pipeline == Pipeline::decode) {
-    const TileConfig fastest = fastest_decode_tile(columns, most_rows, limits);
-    tiles = {fastest};
+    if (has_few_heads(config, limits)) tiles.push_back(large_decode_tile(columns, rows, limits));
+    const TileConfig fastest = fastest_decode_tile(columns, rows, limits);
+    tiles.push_back(fastest);
     // Wider rows read q again as it is (templates/decode_rows.cuh).
-    if (most_rows > 8 && columns.qk + columns.vo <= 256) tiles.push_back(fastest), tiles.back().reads_q_again = true;
-    tiles.push_back(roomy_decode_tile(columns, most_rows, limits));
+    if (rows > 8 && columns.qk + columns.vo <= 256) tiles.push_back(fastest), tiles.back().reads_q_again = true;
+    tiles.push_back(roomy_decode_tile(columns, rows, limits));
   } else {
-    if (limits.wgmma) add_sm90_tiles(tiles, most_rows > 0 && most_rows <= kShortRows, dims, limits);
+    if (limits.wgmma) add_sm90_tiles(tiles, rows > 0 && rows <= kShortRows, dims, limits);
     const int width = std::max(columns.qk, columns.vo);
     // Twice the keys, so that a tile is worth its fixed cost, where two CTAs an SM remain.
     if (width <= 64) {

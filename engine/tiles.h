@@ -26,9 +26,12 @@ struct HeadDims {
 };
 HeadDims head_dims(const AttentionConfig& config);
 
-// Tiles of a pipeline for these head dims on a device, the fastest first; a later one needs fewer
-// registers. `most_rows` is what most_rows() says. Error where nothing fits.
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, int most_rows, const HeadDims& dims, const DeviceLimits& limits);
+// Whether no batch has more kv heads of requests than the device SMs, by the declared maximum, or the model one kv head.
+// A CTA is then seldom at the end of one, and decode has one large CTA an SM, whose pieces are fewer to join.
+bool has_few_heads(const AttentionConfig& config, const DeviceLimits& limits);
+
+// Tiles of a pipeline on a device, the fastest first; a later one needs fewer registers. Error where nothing fits.
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig& config, const DeviceLimits& limits);
 
 // Of the wgmma kernel: those of a tile's columns that lie together (of all its tiles alike) in shared memory, and keys of the boxes in
 // which the copy engine moves a tile of K or V. A box has one page, and begins with a row that the

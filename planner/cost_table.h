@@ -2,16 +2,23 @@
 #pragma once
 
 #include "planner/plan.h"
+#include "templates/abi.h"
 
 namespace heddle {
 
 // Nanoseconds of one CTA beside its fellows on a full device. The tiles' cost is read off whole runs on
-// an H200 (2026-11-29): a decode CTA moves about 17 bytes/ns. What decode's items and a partial state cost is an
-// estimate from the memory round trips in them, not measured alone. Only ratios matter to the balance, so one table
-// serves all GPUs.
-inline CostModel cost_model(Pipeline pipeline, int tile_rows, int tile_kv, int head_dim, bool wgmma = false) {
-  if (pipeline == Pipeline::decode)
-    return {.per_item = 1000, .per_tile = tile_kv * head_dim * 4 / 17.0, .per_partial = 600};
+// an H200 (2026-11-29): the decode CTAs of an SM move about 34 bytes/ns. What decode's items and a partial state cost is
+// an estimate from the memory round trips in them, not measured alone; nothing hides those of a CTA that has its SM to
+// itself (2026-11-30: zipf 385 us by these prices, 387 by those of two, 403 with 17 bytes/ns). Only ratios matter to the
+// balance, so one table serves all GPUs.
+inline CostModel cost_model(Pipeline pipeline, const TileConfig& tile, int head_dim) {
+  const int tile_rows = tile.rows, tile_kv = tile.kv;
+  const bool wgmma = tile.q_buffers > 0;
+  if (pipeline == Pipeline::decode) {
+    const double per_tile = tile_kv * head_dim * 4 * tile.ctas_per_sm / 34.0;
+    if (tile.ctas_per_sm == 1) return {.per_item = 1500, .per_tile = per_tile, .per_partial = 1200};
+    return {.per_item = 1000, .per_tile = per_tile, .per_partial = 600};
+  }
   const double tile_flops = 4.0 * tile_rows * tile_kv * head_dim;
   // One consumer warpgroup: bytes are the limit, as in decode, one CTA an SM. Not measured apart.
   if (wgmma && tile_rows == 64) return {.per_item = 1500, .per_tile = tile_kv * head_dim * 4 / 34.0, .per_partial = 1000};

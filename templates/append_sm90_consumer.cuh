@@ -264,11 +264,16 @@ class AppendSm90Consumer {
     for (int half = 0; half < 2; ++half) affine_[half] = affine_row<true>(rows[half], p_.sm_scale, hooks_);
   }
 
-  // Always: a branch on whether a factor is 1 would keep these products out of the gaps between exponentials.
+  // Always, up to 128 columns: a branch on whether a factor is 1 would keep these products out of the gaps between
+  // exponentials. Of more columns only where a row's maximum rose, which it seldom does far into a stream.
   HEDDLE_DEVICE void multiply_o(const float (&factor)[2]) {
 #pragma unroll
-    for (int block = 0; block < kOutBlocks; ++block)
-      for (int e = 0; e < 4; ++e) o_[block][e] *= factor[e / 2];
+    for (int half = 0; half < 2; ++half) {
+      if (kOutBlocks > 16 && !__any_sync(kFullMask, factor[half] != 1.0f)) continue;
+#pragma unroll
+      for (int block = 0; block < kOutBlocks; ++block)
+        for (int e = 2 * half; e < 2 * half + 2; ++e) o_[block][e] *= factor[half];
+    }
   }
 
   HEDDLE_DEVICE void pack(const float (&s)[kBlocks][4]) {

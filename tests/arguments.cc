@@ -138,6 +138,8 @@ const std::vector<Argument>& arguments() {
       {"append_kv = transform", [](Call& c) { c.config.append_kv = AppendKv::transform; },
        {{"*", "append_kv is transform"}, {"transform", ""}, {"rope", ""}}},
       {"max_qo_len of the maxima", [](Call& c) { c.maxima.max_qo_len = 40; }, {{"decode", "max_qo_len is 40"}}},
+      {"max_requests", [](Call& c) { c.config.max_requests = 2; }, {}},
+      {"more requests than max_requests", [](Call& c) { c.config.max_requests = 1; }, {{"*", "max_requests is 2"}}},
       {"max_transformed_keys", [](Call& c) { c.maxima.max_transformed_keys = 64; },
        {{"*", "max_transformed_keys is 64"}, {"rope", ""}}},
       {"many rows", [](Call& c) { c.qo_indptr = {0, 40, 41}; },

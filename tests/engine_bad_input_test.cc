@@ -98,6 +98,7 @@ const ConfigMistake kConfigMistakes[] = {
     {[](AttentionConfig& c) { c.sm_scale = kInfinity; },
      "sm_scale is inf; it must be finite and above 0 (0 stands for 1 / sqrt(head_dim))."},
     {[](AttentionConfig& c) { c.max_qo_len = -1; }, "max_qo_len is -1; it must be at least 1, or 0 for any."},
+    {[](AttentionConfig& c) { c.max_requests = -1; }, "max_requests is -1; it must be at least 1, or 0 for any."},
     {[](AttentionConfig& c) { c.variant = "sofmax"; },
      "There is no variant \"sofmax\"; the nearest valid one is softmax (allowed: NAMES)."},
     {[](AttentionConfig& c) { c.variant = ""; },
@@ -475,6 +476,13 @@ TEST_CASE("bad input: a workspace's maxima", "[engine][bad]") {
         "max_qo_len is 9, which makes 18 packed rows with 2 query heads to a kv head; without the "
         "append "
         "pipeline at most 16 rows are allowed.");
+  config.max_requests = 4;
+  const Attention of_few = bench.engine.attention(config);
+  CHECK(make(of_few, {.max_requests = 5, .max_qo_rows = 8, .max_kv_tokens = 8}) ==
+        "max_requests is 5; this Attention was made for max_requests = 4.");
+  CHECK(sentence_of([&] { of_few.workspace_bytes({.max_requests = 5, .max_qo_rows = 8, .max_kv_tokens = 8}); }) ==
+        "max_requests is 5; this Attention was made for max_requests = 4.");
+  CHECK(make(of_few, {.max_requests = 4, .max_qo_rows = 8, .max_kv_tokens = 8}) == "accepted");
   CHECK(bench.works());
 }
 

@@ -121,11 +121,15 @@ TEST_CASE("B106 tiles fit the shared memory of every architecture, and of smalle
     for (const bool wgmma : {false, true}) {
       DeviceLimits limits = limits_of(arch);
       limits.wgmma = limits.wgmma && wgmma;
-      for (const auto& [pipeline, most_rows] : {std::pair{Pipeline::decode, 8}, {Pipeline::decode, 16},
-                                                {Pipeline::append, 0}, {Pipeline::append, 64}})
+      for (const auto& [pipeline, max_qo_len, max_requests] :
+           {std::tuple{Pipeline::decode, 1, 0}, {Pipeline::decode, 1, 1}, {Pipeline::decode, 4, 0}, {Pipeline::decode, 4, 1},
+            {Pipeline::append, 0, 0}, {Pipeline::append, 16, 0}})
         for (int head_dim = 8; head_dim <= 256; head_dim += 8)
           for (const int head_dim_vo : {head_dim, 8, 64, 128, 256})
-            for (const TileConfig& tile : tile_candidates(pipeline, most_rows, {head_dim, head_dim_vo}, limits)) {
+            for (const TileConfig& tile :
+                 tile_candidates(pipeline, {.num_qo_heads = 8, .num_kv_heads = 2, .head_dim = head_dim,
+                                            .head_dim_vo = head_dim_vo, .max_qo_len = max_qo_len,
+                                            .max_requests = max_requests}, limits)) {
               CHECK(tile.smem_bytes <= limits.shared_per_block);
               CHECK(tile.ctas_per_sm * (tile.smem_bytes + 1024) <=
                     limits.shared_per_sm);  // 1 KiB is the driver's
@@ -135,7 +139,8 @@ TEST_CASE("B106 tiles fit the shared memory of every architecture, and of smalle
   const DeviceLimits small{.num_sms = 40, .shared_per_block = 65536, .shared_per_sm = 65536};
   for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
     const std::string said = sentence_of([&] {
-      for (const TileConfig& tile : tile_candidates(Pipeline::append, 0, {head_dim, head_dim}, small))
+      for (const TileConfig& tile :
+           tile_candidates(Pipeline::append, {.num_qo_heads = 8, .num_kv_heads = 2, .head_dim = head_dim}, small))
         CHECK(tile.smem_bytes <= 65536);
     });
     CHECK((said == "accepted" ||

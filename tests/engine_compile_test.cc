@@ -176,11 +176,25 @@ TEST_CASE("compile sweep: the append kernel for short rows", "[engine][compile]"
   check_all(jobs);
 }
 
+TEST_CASE("compile sweep: the decode kernel for few heads", "[engine][compile]") {
+  std::vector<Job> jobs;
+  for (AttentionConfig config : {with("softmax", 4, 128, DType::bf16, 16), with("relative_bias", 8, 128, DType::f16, 0),
+                                 with("soft_cap", 16, 64, DType::bf16, 1), with("qk_norm", 4, 192, DType::bf16, 64),
+                                 with("custom_mask", 7, 128, DType::bf16, 16), with("rope", 5, 96, DType::f16, 16)}) {
+    config.max_requests = 1;
+    for (const int max_qo_len : {0, 1}) {
+      config.max_qo_len = max_qo_len;
+      for (const char* arch : {"sm_80", "sm_90a", "sm_100a"}) jobs.push_back({config, arch, Pipeline::decode});
+    }
+  }
+  check_all(jobs);
+}
+
 TEST_CASE("tiles of the append kernel follow from the declared maximum", "[engine]") {
   const auto rows = [](int group, int max_qo_len, bool share_prefixes = false, const char* arch = "sm_90a") {
     const AttentionConfig config{.num_qo_heads = 2 * group, .num_kv_heads = 2, .head_dim = 128, .max_qo_len = max_qo_len,
                                  .share_prefixes = share_prefixes};
-    return tile_candidates(Pipeline::append, most_rows(Pipeline::append, config), head_dims(config), limits_of(arch))[0].rows;
+    return tile_candidates(Pipeline::append, config, limits_of(arch))[0].rows;
   };
   CHECK(rows(4, 0) == 128);
   CHECK(rows(4, 5) == 64);
@@ -191,6 +205,24 @@ TEST_CASE("tiles of the append kernel follow from the declared maximum", "[engin
   CHECK(rows(2, 1 << 30) == 128);
   CHECK(rows(4, 16, true) == 128);
   CHECK(rows(4, 16, false, "sm_80") == 128);
+}
+
+TEST_CASE("decode has one large CTA an SM where there are few heads, by the declared maximum or the model", "[engine]") {
+  const auto tile = [](int kv_heads, int max_requests, int head_dim = 128, const char* arch = "sm_90a") {
+    return tile_candidates(Pipeline::decode, {.num_qo_heads = 4 * kv_heads, .num_kv_heads = kv_heads, .head_dim = head_dim,
+                                              .max_requests = max_requests}, limits_of(arch))[0];
+  };
+  const auto is_large = [](const TileConfig& t) { return t.warps == 8 && t.ctas_per_sm == 1; };
+  CHECK(!is_large(tile(8, 0)));
+  CHECK(is_large(tile(8, 1)));
+  CHECK(is_large(tile(8, 16)));  // 128 kv heads of requests, 132 SMs
+  CHECK(!is_large(tile(8, 17)));
+  CHECK(!is_large(tile(8, 1 << 30)));
+  CHECK(is_large(tile(1, 0)));
+  CHECK(tile(8, 1, 64).kv == 8 * 32);
+  CHECK(tile(8, 1).kv == 8 * 16);
+  CHECK(tile(8, 1, 256).warps == tile(8, 0, 256).warps);
+  CHECK(tile(8, 1, 128, "sm_86").warps == tile(8, 0, 128, "sm_86").warps);  // no room
 }
 
 namespace {

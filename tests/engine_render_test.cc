@@ -37,8 +37,9 @@ AttentionConfig config_of(const std::string& variant) {
 
 Unit gpu_unit(const Variant& variant, const ParamValues& params,
               Pipeline pipeline = Pipeline::decode) {
-  return render_gpu_unit(pipeline, variant, variant.resolve(params), config_of(variant.name),
-                         tile_candidates(pipeline, pipeline == Pipeline::decode ? 16 : 0, {64, 64}, limits_of("sm_90a"))[0]);
+  const AttentionConfig config = config_of(variant.name);
+  return render_gpu_unit(pipeline, variant, variant.resolve(params), config,
+                         tile_candidates(pipeline, config, limits_of("sm_90a"))[0]);
 }
 
 int count(const std::string& text, const std::string& word) {

@@ -105,6 +105,7 @@ TEST_CASE("matrix: head dims that tiles pad, and V's apart", "[gpu][dims]") {
     config.portable = i % 3 == 1;
     if (i % 3 == 2) config.max_qo_len = i % 2 ? 2 : 16;  // decode, and the append kernel for short rows
     if (i % 2) config.q_dtype = config.kv_dtype = DType::f16;
+    if (i / 3 % 2) config.max_requests = 5;
     Attention attention = engine.attention(config);
     for (int batch = 0; batch < 3; ++batch) {
       ProblemShape shape{.config = config, .layout = batch ? KvLayout::HND : KvLayout::NHD,
@@ -129,7 +130,8 @@ TEST_CASE("sanitizer subset: a few small problems", "[gpu][sanitizer]") {
   for (int i = 0; i < 5; ++i) {
     AttentionConfig config{.variant = kVariants[i], .num_qo_heads = 4, .num_kv_heads = 2,
                            .head_dim = i < 2 ? 128 : 64, .page_size = i % 2 ? 16 : 0};
-    if (i == 4) config.max_qo_len = 20;  // the append kernel for short rows
+    if (i == 4) config.max_qo_len = 20;   // the append kernel for short rows
+    if (i % 2) config.max_requests = 4;  // the decode tile for few heads
     Attention attention = engine.attention(config);
     Problem problem(engine, {.config = config, .qo_lens = {1, 2, i == 4 ? 20 : 70, 0}, .kv_lens = {700, 65, 130, 3}}, 100 + i);
     Workspace workspace = attention.workspace(problem.maxima());

@@ -64,7 +64,7 @@ std::vector<std::int32_t> ones(const std::vector<std::int32_t>& kv) { return std
 // Decode of head_dim 128 on 132 SMs, at the prices of an H200.
 PlanConfig priced_config(bool batch_invariant) {
   PlanConfig config = named_config(264);
-  config.pipeline[0].cost = cost_model(Pipeline::decode, 16, 64, 128);
+  config.pipeline[0].cost = cost_model(Pipeline::decode, {.rows = 16, .kv = 64, .ctas_per_sm = 2}, 128);
   config.batch_invariant = batch_invariant;
   return config;
 }

@@ -26,6 +26,7 @@ AttentionConfig config_of(const Workload& w, const std::string& variant) {
           .kv_dtype = w.dtype,
           .page_size = w.page_size,
           .max_qo_len = *std::max_element(w.qo_lens.begin(), w.qo_lens.end()),
+          .max_requests = int(w.qo_lens.size()),
           .batch_invariant = w.batch_invariant,
           .share_prefixes = w.share_prefixes,
           .portable = w.portable};

@@ -80,6 +80,7 @@ AttentionConfig read_config(Engine& engine, const nlohmann::json& entry, const s
     config.q_dtype = config.kv_dtype = parse_dtype(entry.value("dtype", "bf16"));
     config.page_size = entry.value("page", 16);
     config.max_qo_len = entry.value("max_qo_len", 0);
+    config.max_requests = entry.value("max_requests", 0);
     config.append_kv = parse_append_kv(entry.value("append_kv", "none"));
     config.constants = entry.value("constants", ParamValues());
   } catch (const nlohmann::json::exception& error) {
@@ -155,7 +156,7 @@ int cache(const Arguments& arguments) {
   Options options("cache", "Shows, fills or clears the cache of compiled kernels.");
   options.text(action, "action", "dir, list, warm FILE or clear");
   options.text(file, "file",
-               "warm: JSON list of {variant, heads, dtype, page, max_qo_len, append_kv, constants}");
+               "warm: JSON list of {variant, heads, dtype, page, max_qo_len, max_requests, append_kv, constants}");
   options.text(json, "--json", "list: write the entries to this file");
   options.text(device, "--device", "warm: auto, cuda or cpu");
   options.texts(archs, "--arch", "warm: for these architectures instead, without a GPU");

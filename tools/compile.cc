@@ -29,7 +29,7 @@ struct Job {
 void show(const Job& job) {
   for (const std::string& arch : job.archs) {
     for (const Pipeline pipeline : job.pipelines) {
-      const TileConfig tile = tile_candidates(pipeline, most_rows(pipeline, job.config), head_dims(job.config), limits_of(arch))[0];
+      const TileConfig tile = tile_candidates(pipeline, job.config, limits_of(arch))[0];
       const Unit unit = render_gpu_unit(pipeline, job.variant, job.values, job.config, tile);
       fmt::print("// ---- {} for {}: {}\n{}\n", name_of(pipeline), arch, unit.path, unit.text);
     }
@@ -83,7 +83,7 @@ nlohmann::ordered_json compile_all(const Job& job) {
 int compile(const Arguments& arguments) {
   std::string variant = "softmax", heads = "32,8,128", dtype = "bf16", json;
   std::vector<std::string> archs = {"sm_90a"}, params;
-  int page = 16, max_qo_len = 0;
+  int page = 16, max_qo_len = 0, max_requests = 0;
   bool show_units = false;
   Options options("compile", "Compiles a variant's kernels for GPU architectures, without a GPU.");
   options.text(variant, "--variant", "a registered name, or a spec file");
@@ -91,6 +91,7 @@ int compile(const Arguments& arguments) {
   options.text(heads, "--heads", kHeadsHelp);
   options.number(page, "--page", "keys of a page; 0: ragged");
   options.number(max_qo_len, "--max-qo-len", "most query rows of a request; 0: any. 1 is decode only");
+  options.number(max_requests, "--max-requests", "most requests of a batch; 0: any. Few get a decode tile of their own");
   options.text(dtype, "--dtype", "bf16 or f16");
   options.texts(params, "--param", "name=value, for constant params");
   options.flag(show_units, "--show", "print the rendered units instead");
@@ -108,6 +109,7 @@ int compile(const Arguments& arguments) {
                                .kv_dtype = parse_dtype(dtype),
                                .page_size = page,
                                .max_qo_len = max_qo_len,
+                               .max_requests = max_requests,
                                .constants = parse_params(params)};
   check_config(config);
   for (const std::string& arch : archs) limits_of(arch);

@@ -14,7 +14,7 @@ namespace {
 PlanConfig decode_on_132_sms() {
   PlanConfig config{.num_kv_heads = 8, .group = 4, .head_dim = 128, .page_size = 16};
   config.pipeline[0] = {.present = true, .num_ctas = 264, .tile_rows = 16, .tile_kv = 64};
-  config.pipeline[0].cost = cost_model(Pipeline::decode, 16, 64, 128);
+  config.pipeline[0].cost = cost_model(Pipeline::decode, {.rows = 16, .kv = 64, .ctas_per_sm = 2}, 128);
   return config;
 }
 

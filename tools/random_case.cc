@@ -4,6 +4,11 @@
 #include <iterator>
 
 namespace heddle::tools {
+namespace {
+
+constexpr int kMostRequests = 5;  // of a batch
+
+}  // namespace
 
 HeadDims random_head_dims(Random& random) {
   static constexpr HeadDims kApart[] = {{192, 128}, {128, 64}, {64, 128}, {72, 56}, {64, 256}};
@@ -26,12 +31,13 @@ AttentionConfig random_config(Random& random, const Variant& variant) {
           .page_size = pick(random, {0, 1, 5, 16, 64}),
           // Any; decode alone, or the append kernel for short rows; the most that it takes.
           .max_qo_len = pick(random, {0, 0, 0, 1, std::max(1, 64 / group)}),
+          .max_requests = pick(random, {0, kMostRequests}),
           .constants = random_params(random, variant, true)};
 }
 
 RandomBatch random_batch(Random& random, const AttentionConfig& config, const Variant& variant) {
   RandomBatch batch{.layout = config.page_size > 0 && random.below(2) ? KvLayout::HND : KvLayout::NHD};
-  const int requests = 1 + random.below(5);
+  const int requests = 1 + random.below(kMostRequests);
   for (int r = 0; r < requests; ++r) {
     const int edge = 64 * (1 + random.below(4)) + pick(random, {-1, 0, 1});
     batch.kv_lens.push_back(pick(random, {0, 1, 2 + random.below(30), edge, edge, random.below(700)}));

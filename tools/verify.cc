@@ -21,7 +21,7 @@ struct Setting {
   std::string variant, heads = "8,2,64", qo = "4x1", kv = "[1,17,100,333]",
               dtype = "bf16", layout = "NHD";
   std::vector<std::string> params;
-  int page = 16, max_qo_len = 0, random = 0;
+  int page = 16, max_qo_len = 0, max_requests = 0, random = 0;
   bool batch_invariant = false, portable = false;
   std::uint64_t seed = 0;
   std::string device = "auto", json;
@@ -39,6 +39,7 @@ AttentionConfig config_of(Engine& engine, const Setting& setting) {
                          .kv_dtype = parse_dtype(setting.dtype),
                          .page_size = setting.page,
                          .max_qo_len = setting.max_qo_len,
+                         .max_requests = setting.max_requests,
                          .batch_invariant = setting.batch_invariant,
                          .portable = setting.portable};
   // Constants are fixed with the Attention, the others are given to plan() and run().
@@ -107,6 +108,7 @@ void check_random(const Setting& setting) {
   refuse(setting.layout != usual.layout, "--layout");
   refuse(!setting.params.empty(), "--param");
   refuse(setting.max_qo_len != usual.max_qo_len, "--max-qo-len");
+  refuse(setting.max_requests != usual.max_requests, "--max-requests");
 }
 
 int verify_many(Engine& engine, const Setting& setting) {
@@ -157,6 +159,7 @@ int verify(const Arguments& arguments) {
   options.text(setting.layout, "--layout", "NHD or HND");
   options.texts(setting.params, "--param", "name=value");
   options.number(setting.max_qo_len, "--max-qo-len", "longest query that is declared; 0: any");
+  options.number(setting.max_requests, "--max-requests", "requests that are declared; 0: any");
   options.flag(setting.batch_invariant, "--batch-invariant",
                "cut each request by its own lengths alone, so that its bits never depend on the batch");
   options.flag(setting.portable, "--portable", "only kernels that every architecture has (mma.sync, no wgmma)");

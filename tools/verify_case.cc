@@ -97,6 +97,7 @@ std::string command_of(const VerifyCase& given, const std::string& variant) {
                       fmt::join(given.kv_lens, ","));
   for (const auto& [name, value] : all_params(c, given.params)) text += fmt::format(" --param {}={}", name, value);
   if (c.max_qo_len != 0) text += fmt::format(" --max-qo-len {}", c.max_qo_len);
+  if (c.max_requests != 0) text += fmt::format(" --max-requests {}", c.max_requests);
   if (c.batch_invariant) text += " --batch-invariant";
   if (c.portable) text += " --portable";
   return text + fmt::format(" --seed {}", given.seed);

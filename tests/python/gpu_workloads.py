@@ -55,7 +55,8 @@ class Row:
         self._mask_and_hooks(entry)
         self.config = {"variant": self.variant, "num_qo_heads": self.heads, "num_kv_heads": self.kv_heads,
                        "head_dim": self.dim, "q_dtype": self.dtype, "page_size": self.page,
-                       "max_qo_len": max(self.qo), "batch_invariant": entry.get("batch_invariant", False)}
+                       "max_qo_len": max(self.qo), "max_requests": len(self.qo),
+                       "batch_invariant": entry.get("batch_invariant", False)}
         self.pages_of = [-(-n // max(1, self.page)) for n in self.kv]
         self.qo_indptr, self.kv_indptr = running(self.qo), running(self.pages_of)
         self.last = [n - (pages - 1) * self.page for n, pages in zip(self.kv, self.pages_of)] if self.page else None

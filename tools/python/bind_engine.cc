@@ -32,7 +32,7 @@ void init_engine(PyEngine* self, nb::handle device, bool disk_cache,
 
 void init_config(AttentionConfig* self, int num_qo_heads, int num_kv_heads, int head_dim,
                  std::optional<int> head_dim_vo, const std::string& variant, nb::handle q_dtype, nb::handle kv_dtype, int page_size,
-                 std::optional<float> sm_scale, std::optional<int> max_qo_len, bool batch_invariant,
+                 std::optional<float> sm_scale, std::optional<int> max_qo_len, std::optional<int> max_requests, bool batch_invariant,
                  bool share_prefixes, const char* append_kv, bool portable,
                  std::optional<ParamValues> constants) {
   const DType dtype = read_dtype(q_dtype);
@@ -46,6 +46,7 @@ void init_config(AttentionConfig* self, int num_qo_heads, int num_kv_heads, int 
                              .page_size = page_size,
                              .sm_scale = sm_scale.value_or(0),
                              .max_qo_len = max_qo_len.value_or(0),
+                             .max_requests = max_requests.value_or(0),
                              .batch_invariant = batch_invariant,
                              .share_prefixes = share_prefixes,
                              .append_kv = read_append_kv(append_kv),
@@ -104,7 +105,7 @@ void bind_config(nb::module_& m) {
            nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("head_dim_vo") = nb::none(),
            nb::arg("variant") = "softmax",
            nb::arg("q_dtype") = "bf16", nb::arg("kv_dtype") = nb::none(), nb::arg("page_size") = 16,
-           nb::arg("sm_scale") = nb::none(), nb::arg("max_qo_len") = nb::none(),
+           nb::arg("sm_scale") = nb::none(), nb::arg("max_qo_len") = nb::none(), nb::arg("max_requests") = nb::none(),
            nb::arg("batch_invariant") = false, nb::arg("share_prefixes") = false,
            nb::arg("append_kv") = "none", nb::arg("portable") = false,
            nb::arg("constants") = nb::none(),
@@ -116,6 +117,9 @@ void bind_config(nb::module_& m) {
            "sm_scale: factor of the logits; None is 1 / sqrt(head_dim).\n"
            "max_qo_len: most query rows of one request; None is any. 1 leaves the append kernel "
            "out.\n"
+           "max_requests: most requests of a batch; None is any. Few (times kv heads no more than the GPU has SMs) get a "
+           "decode\n"
+           "    tile of their own; a workspace for more is refused.\n"
            "batch_invariant: a request's bits do not depend on what else is in the batch.\n"
            "share_prefixes: plan() looks for prefixes that neighbouring requests share, in the page "
            "ids it is given, and has\n"
@@ -141,6 +145,7 @@ void bind_config(nb::module_& m) {
       .def_ro("page_size", &AttentionConfig::page_size)
       .def_ro("sm_scale", &AttentionConfig::sm_scale, "0 stands for 1 / sqrt(head_dim).")
       .def_ro("max_qo_len", &AttentionConfig::max_qo_len, "0 stands for any.")
+      .def_ro("max_requests", &AttentionConfig::max_requests, "0 stands for any.")
       .def_ro("batch_invariant", &AttentionConfig::batch_invariant)
       .def_ro("share_prefixes", &AttentionConfig::share_prefixes)
       .def_prop_ro("append_kv",

@@ -75,7 +75,9 @@ class Planned:
 
     def _grown(self, word, count):
         before = self._room[word] if self._room else 0
-        return before if count <= before else max(count, 2 * before, 16)
+        grown = before if count <= before else max(count, 2 * before, 16)
+        most = self.config.get("max_requests") if word == "max_requests" else None
+        return grown if most is None else min(grown, most)
 
     def run(self, q, k, v, *, out, lse, return_lse, sinks, v_scale, layout, kv_indices=None, scale=1.0):
         """`scale`: a factor of the logits, beside config's sm_scale."""

@@ -50,7 +50,7 @@ def split_cache(paged_kv_cache):
 
 
 def config_of(*, num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type, kv_data_type, o_data_type, sm_scale,
-              fixed_split_size=None, disable_split_kv=False, max_qo_len=None):
+              fixed_split_size=None, disable_split_kv=False, max_qo_len=None, max_requests=None):
     """AttentionConfig's words. fixed_split_size and disable_split_kv ask for results that no other request changes,
     which is heddle's batch_invariant; its chunks have a size of their own."""
     word = lambda dtype: str(dtype).removeprefix("torch.")  # noqa: E731
@@ -58,6 +58,7 @@ def config_of(*, num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type, k
         _refuse.unless((None, q_data_type), o_data_type=o_data_type)
     return {"num_qo_heads": num_qo_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "page_size": page_size,
             "q_dtype": q_data_type, "kv_dtype": kv_data_type, "sm_scale": sm_scale, "max_qo_len": max_qo_len,
+            "max_requests": max_requests,
             "batch_invariant": fixed_split_size is not None or bool(disable_split_kv)}
 
 

@@ -58,7 +58,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Deprecated):
         config = config_of(num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
                            page_size=page_size, q_data_type=q_data_type, kv_data_type=kv_data_type,
                            o_data_type=o_data_type, sm_scale=sm_scale, fixed_split_size=fixed_split_size,
-                           disable_split_kv=disable_split_kv, max_qo_len=q_len_per_req)
+                           disable_split_kv=disable_split_kv, max_qo_len=q_len_per_req,
+                           max_requests=self._max_requests if self._use_cuda_graph else None)
         if self._use_cuda_graph:
             if self._planned.limits and q_len_per_req != self._q_len_per_req:
                 raise InputError(f"q_len_per_req is {q_len_per_req}, but this wrapper's graph is frozen at "

@@ -18,7 +18,7 @@ def _run(q, k, v, *, kv_layout, sm_scale, window_left, logits_soft_cap, causal, 
         k, v = k.transpose(0, 1), v.transpose(0, 1)
     config = config_of(num_qo_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=q.shape[2], page_size=0,
                        q_data_type=q.dtype, kv_data_type=k.dtype, o_data_type=None, sm_scale=sm_scale,
-                       max_qo_len=max_qo_len)
+                       max_qo_len=max_qo_len, max_requests=1)
     lengths = torch.tensor([q.shape[0]]), torch.tensor([k.shape[0]])
     mask, tensors = mask_tensors(custom_mask, packed_custom_mask, *lengths, q.device)
     parts, params = parts_of(causal=causal, window_left=window_left, logits_soft_cap=logits_soft_cap, mask=mask,
