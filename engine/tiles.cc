@@ -106,14 +106,17 @@ int copy_step(const HeadDims& dims) { return 1024 / block_columns(dims); }
 
 // Tiles of the wgmma kernel, in the order in which they are tried. Accumulators decide: S takes kv / 2
 // registers a thread, P half of that, O its columns / 2. Of 216 (152 with three consumers) about 40 are
-// needed for the rest; 192 x 128 would leave none. Tiles of kShortRows only where no request has more rows.
-void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const HeadDims& dims, const DeviceLimits& limits) {
+// needed for the rest; 192 x 128 would leave none. Tiles of kShortRows only where no request has more rows: with few
+// keys (hooks then take less of a consumer's time), but for rows that are gathered.
+void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, int page_size, const HeadDims& dims,
+                    const DeviceLimits& limits) {
   struct Row {
     Columns most;  // serves tiles of up to so many
     int rows, kv, q_buffers;
+    int gathered_kv = 0;  // of rows that are gathered, where that is not kv
   };
   static constexpr Row kTable[] = {
-      {{64, 64}, kShortRows, 128, 2},    {{128, 128}, kShortRows, 128, 2},  //
+      {{64, 64}, kShortRows, 128, 2},    {{128, 128}, kShortRows, 64, 2, 128},  //
       {{192, 128}, kShortRows, 112, 2},  {{256, 256}, kShortRows, 80, 2},   //
       {{64, 64}, 192, 96, 2},    {{64, 64}, 128, 128, 2},   //
       {{128, 128}, 128, 128, 2}, {{128, 128}, 128, 64, 2},  //
@@ -126,7 +129,9 @@ void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const HeadDi
     if (columns.qk > row.most.qk || columns.vo > row.most.vo || (row.rows == kShortRows && !are_short)) continue;
     if (!served) served = &row;
     if (row.most.qk != served->most.qk || row.kv % copy_step(dims) != 0) continue;
-    tiles.push_back(append_sm90_tile(columns, row.rows, row.kv, row.q_buffers, limits));
+    const bool are_gathered = page_size % copy_step(dims) != 0;
+    const int kv = are_gathered && row.gathered_kv > 0 ? row.gathered_kv : row.kv;
+    tiles.push_back(append_sm90_tile(columns, row.rows, kv, row.q_buffers, limits));
   }
 }
 
@@ -176,7 +181,7 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig
     if (rows > 8 && columns.qk + columns.vo <= 256) tiles.push_back(fastest), tiles.back().reads_q_again = true;
     tiles.push_back(roomy_decode_tile(columns, rows, limits));
   } else {
-    if (limits.wgmma) add_sm90_tiles(tiles, rows > 0 && rows <= kShortRows, dims, limits);
+    if (limits.wgmma) add_sm90_tiles(tiles, rows > 0 && rows <= kShortRows, config.page_size, dims, limits);
     const int width = std::max(columns.qk, columns.vo);
     // Twice the keys, so that a tile is worth its fixed cost, where two CTAs an SM remain.
     if (width <= 64) {

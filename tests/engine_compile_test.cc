@@ -196,6 +196,14 @@ TEST_CASE("tiles of the append kernel follow from the declared maximum", "[engin
                                  .share_prefixes = share_prefixes};
     return tile_candidates(Pipeline::append, config, limits_of(arch))[0].rows;
   };
+  const auto short_kv = [](int head_dim, int page_size) {
+    return tile_candidates(Pipeline::append, {.num_qo_heads = 8, .num_kv_heads = 2, .head_dim = head_dim,
+                                              .page_size = page_size, .max_qo_len = 8}, limits_of("sm_90a"))[0].kv;
+  };
+  CHECK(short_kv(128, 16) == 64);
+  CHECK(short_kv(128, 0) == 64);
+  CHECK(short_kv(128, 1) == 128);  // gathered
+  CHECK(short_kv(64, 16) == 128);
   CHECK(rows(4, 0) == 128);
   CHECK(rows(4, 5) == 64);
   CHECK(rows(4, 16) == 64);
