@@ -39,7 +39,7 @@ namespace {
 
 // The CPU device plans for a few CTAs, so that batches are cut and merged there too.
 constexpr int kHostCtas = 6;
-constexpr TileConfig kHostTiles[kNumPipelines] = {{16, 64, 1, 1, 1, 0}, {64, 64, 1, 1, 1, 0}};
+constexpr TileConfig kHostTiles[kNumPipelines] = {{16, 64, 1, 1, 2, 0}, {64, 64, 1, 1, 1, 0}};
 
 struct WantedKernel {
   std::string_view name;

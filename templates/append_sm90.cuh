@@ -37,6 +37,15 @@
 //   (three special functions, 1052 instructions a tile; they are issued all the time, turns hardly wait): 435 with all
 //   factors in one, 446 with a reciprocal for two logits, 451 for four (what stands now: 441 and 454 where plain had 624 and 632); not
 //   taken: tanh.approx, 484, whose 2^-11 is more than the contract leaves; tanh by a polynomial for small logits alone, 459.
+//   What soft_cap waits for (ncu: 3,880 cycles for a tile of both consumers; of a warp's time 26 % issuing, 21 % dispatch stalls
+//   beside products, 18 % fixed waits, 14 % not selected): the special functions are busy 60 %, the tensor pipe 52 %. Of its
+//   449, one run each: maxima of the first tile kept, which a bound allows where P is bf16 but rounds the largest weight, 463,
+//   with tiles of 192 x 64 494 to 503; with P V issued among the exponentials too 467 and 494; nothing held at 2^30 475 and 510; maxima
+//   of raw scores and all factors in one 467 (192 x 64: 470); tanh as a polynomial of degree 7 in small logits alone, factors
+//   in one, 513, of degree 9 491; no turns the same. None reaches 0.9 of plain (628) and keeps the contract's numbers.
+// O of more than 128 columns rescaled only where a maximum rose, asked a warp and half: D = 256 617 to 630, D = 192 664 to 674;
+//   D = 128: 633 to 626 (16k), 647 to 642 (4x4k), 470 to 474 (16x1k). A row's sum in four parts: 613 where it had been 625.
+//   A product with a column of ones beside P V, for sums of rounded weights, takes 13 cycles each (m64n8k16), 5 % of a tile's.
 // Slower or the same, too: results through the query's tile and the copy engine (16x1k 402 where it had been 444,
 //   4x4k the same); no fence where tiles came through the copy engine; 192 x 64 (16x1k 400); P V issued among the
 //   exponentials (16k 572 where it had been 598), half of it (573); no turns, for two consumers. With one body for all

@@ -32,7 +32,12 @@
 //   4, 2, 3   7.7    16.8   41.3    125.9   244.2   250.7  69.5  367.5    380   407      138.8
 //   4, 3, 2   7.2    15.0   38.8    126.3   250.4   265.4  69.1  374.0    382   413      137.5
 //   8, 3, 1   6.9    13.6   37.7    130.3   253.1   277.0  72.2           392   430      144.2
-// One large CTA joins fewer pieces, but its short last tiles and the ends of its heads stand alone.
+// One large CTA joins fewer pieces, but its short last tiles and the ends of its heads stand alone. So it serves few heads
+// (has_few_heads), and items cost it more in the planner's eyes: zipf 385 us since (382 with 6, 2, 2), uniform 412 (408),
+// b16_8k 123.3 (125.3). Few heads, us, 6, 2, 2 or what stood in its place, and 8, 2, 1 (2026-11-30, read 4.68):
+//   b1_8k of 8/1 heads 22.1, 12.7; b1_4k with 16 rows 18.8, 14.1; D = 192 23.6, 12.8; D = 64 9.3, 7.4 (8 x 32 keys);
+//   b1_8k, 4 tokens 24.7, 18.1; b16_4k, 4 tokens 73.5, 65.7; 1 of 128k beside 15 of 1k 141.0, 140.5; 16 uniform 110.1, 110.8;
+//   256 of 8/1 heads by zipf 59.9, 55.7. 12, 2, 1: b1_1k 7.0, b1_8k 15.1.
 // D = 64: 16 keys a warp 134 (2, 3, 6) to 148; 32 keys 127 (6, 2, 2), 131 (8, 2, 1). D = 96: 202 with
 // copies that keep their column, 214 without. D = 192: 190 (4, 2, 2), D = 256: 248 (6, 2, 1).
 //

@@ -279,6 +279,15 @@ def test_kernels_for_a_gpu_that_is_not_here(tmp_path):
         heddle.cache.warm([config], archs=["sm_12"], dir=str(tmp_path))
 
 
+def test_a_declared_maximum_of_requests_holds():
+    config = heddle.AttentionConfig(variant="causal", **HEADS, max_requests=2)
+    assert config.max_requests == 2 and heddle.AttentionConfig(variant="causal", **HEADS).max_requests == 0
+    attention = heddle.Engine("cpu").attention(config)
+    attention.workspace(**{**MAXIMA, "max_requests": 2})
+    with pytest.raises(heddle.InputError, match="max_requests is 3; this Attention was made for max_requests = 2."):
+        attention.workspace(**{**MAXIMA, "max_requests": 3})
+
+
 def test_import_brings_no_framework():
     code = "import sys, heddle; heddle.Engine('cpu'); assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -75,7 +75,7 @@ class AttentionConfig:
     def __init__(
         self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, head_dim_vo: int | None = None,
         variant: str = "softmax", q_dtype: Any = "bf16", kv_dtype: Any = None, page_size: int = 16, sm_scale: float | None = None, max_qo_len: int | None = None,
-        batch_invariant: bool = False, share_prefixes: bool = False, append_kv: str = "none", portable: bool = False,
+        max_requests: int | None = None, batch_invariant: bool = False, share_prefixes: bool = False, append_kv: str = "none", portable: bool = False,
         constants: Mapping[str, float] | None = None,
     ) -> None: ...
     @property
@@ -98,6 +98,8 @@ class AttentionConfig:
     def sm_scale(self) -> float: ...
     @property
     def max_qo_len(self) -> int: ...
+    @property
+    def max_requests(self) -> int: ...
     @property
     def batch_invariant(self) -> bool: ...
     @property
@@ -206,7 +208,7 @@ class Engine:
     def attention(
         self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, head_dim_vo: int | None = None,
         variant: str = "softmax", q_dtype: Any = "bf16", kv_dtype: Any = None, page_size: int = 16, sm_scale: float | None = None, max_qo_len: int | None = None,
-        batch_invariant: bool = False, share_prefixes: bool = False, append_kv: str = "none", portable: bool = False,
+        max_requests: int | None = None, batch_invariant: bool = False, share_prefixes: bool = False, append_kv: str = "none", portable: bool = False,
         constants: Mapping[str, float] | None = None,
     ) -> Attention: ...
     def merge_states(self, *, head_dim: int, state_dtype: Any = "f32", o_dtype: Any = "bf16") -> MergeStates: ...
