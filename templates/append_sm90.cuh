@@ -77,6 +77,8 @@
 //   With 64 x 64 in its place, pages of 16 (2026-11-30, read 4.68; with 64 x 128): 8 tokens 139 (141), 16 tokens 141 (142), trees
 //   139 (145) and 140 (146), custom_mask 4 %, relative_bias 8 % faster; 8 tokens of 32 requests over 16k 531 (534), 0.87 of
 //   read, ragged or on pages of 64 too; pages of 1, whose rows are gathered, 7 % slower and D = 64 up to 4 %, which keep 128.
+//   The next tile's scores under way beside the second row's exponentials and the end of a tile, in registers of their own: 0.5
+//   to 2 % slower in all of these rows. So it is not the consumer's waits for scores that hold it at 0.87.
 // rope: 284 a row after the other, 332 four rows at once with one sine and cosine for them (different H200s; plain 591 on
 //   both). Later, where 370 stood (plain 620; the loader's 1,500 instructions a tile are the limit): 104 registers for the
 //   loader 369, with eight rows at once 346; places in the tile found once for eight rows (123 instructions for 148 of that
