@@ -37,7 +37,7 @@ NvrtcCompiler& EngineState::nvrtc_compiler() {
 
 namespace {
 
-// The CPU device plans for a few CTAs, so that batches are cut and merged there too.
+// The CPU device plans for a few CTAs, at the price of two decode CTAs an SM, so that batches are cut and merged there too.
 constexpr int kHostCtas = 6;
 constexpr TileConfig kHostTiles[kNumPipelines] = {{16, 64, 1, 1, 2, 0}, {64, 64, 1, 1, 1, 0}};
 
