@@ -114,6 +114,11 @@ AttentionConfig with(const char* variant, int group, int head_dim, DType dtype, 
           .page_size = page_size};
 }
 
+bool sweeps_all() {
+  const char* wish = std::getenv("HEDDLE_SWEEP");
+  return wish != nullptr && std::string_view(wish) == "all";
+}
+
 }  // namespace
 
 // Of each kind of hook one goes to every architecture, the others to the one whose kernels have the
@@ -123,8 +128,7 @@ TEST_CASE("compile sweep: the built-in variants for every architecture, without 
           "[engine][compile]") {
   const std::vector<std::string> kinds = {"softmax",     "sliding_window", "soft_cap", "sigmoid",
                                           "custom_mask", "attention_sink", "rope"};
-  const char* wish = std::getenv("HEDDLE_SWEEP");
-  const bool all = wish != nullptr && std::string_view(wish) == "all";
+  const bool all = sweeps_all();
   std::vector<AttentionConfig> everywhere, once;
   for (const std::string& name : VariantRegistry().names()) {
     const bool is_kind = std::find(kinds.begin(), kinds.end(), name) != kinds.end();
@@ -178,9 +182,12 @@ TEST_CASE("compile sweep: the append kernel for short rows", "[engine][compile]"
 
 TEST_CASE("compile sweep: the decode kernel for few heads", "[engine][compile]") {
   std::vector<Job> jobs;
-  for (AttentionConfig config : {with("softmax", 4, 128, DType::bf16, 16), with("relative_bias", 8, 128, DType::f16, 0),
-                                 with("soft_cap", 16, 64, DType::bf16, 1), with("qk_norm", 4, 192, DType::bf16, 64),
-                                 with("custom_mask", 7, 128, DType::bf16, 16), with("rope", 5, 96, DType::f16, 16)}) {
+  std::vector<AttentionConfig> configs = {with("softmax", 4, 128, DType::bf16, 16), with("relative_bias", 8, 128, DType::f16, 0),
+                                          with("soft_cap", 16, 64, DType::bf16, 1), with("qk_norm", 4, 192, DType::bf16, 64),
+                                          with("custom_mask", 7, 128, DType::bf16, 16), with("rope", 5, 96, DType::f16, 16)};
+  if (sweeps_all())
+    for (const std::string& name : VariantRegistry().names()) configs.push_back(with(name.c_str(), 4, 128, DType::bf16, 16));
+  for (AttentionConfig& config : configs) {
     config.max_requests = 1;
     for (const int max_qo_len : {0, 1}) {
       config.max_qo_len = max_qo_len;
