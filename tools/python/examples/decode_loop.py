@@ -42,7 +42,7 @@ class Model:
     def __init__(self, engine):
         self.device = engine.device.kind
         self.attention = engine.attention(variant="causal", num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM,
-                                          page_size=PAGE, max_qo_len=1, append_kv="copy")
+                                          page_size=PAGE, max_qo_len=1, max_requests=MAX_REQUESTS, append_kv="copy")
         self.workspace = self.attention.workspace(max_requests=MAX_REQUESTS, max_qo_rows=MAX_REQUESTS,
                                                   max_kv_tokens=NUM_PAGES * PAGE)
         weights = lambda *shape: self.new(*shape).normal_(std=shape[0] ** -0.5)  # noqa: E731
