@@ -69,7 +69,8 @@ struct AttentionConfig {
   int page_size = 16;            // 0: ragged K/V
   float sm_scale = 0;            // 0: 1 / sqrt(head_dim)
   int max_qo_len = 0;            // 0: any. group * max_qo_len <= 16 leaves the append kernel out
-  int max_requests = 0;          // 0: any. Few get a decode tile of their own (engine/tiles.h); a Workspace for more is refused
+  int max_requests = 0;          // 0: any; a Workspace for more is refused. max_requests * num_kv_heads up to the GPU's SMs
+                                 // have a decode tile of their own
   // A request's bits do not depend on what else is in the batch: fixed chunks, dealt to CTAs as they
   // are. Costs up to 8 % of a full batch's time by the cost model, more of a single short request's,
   // and a workspace that grows with max_kv_tokens (planner/split_chunks.h). The kernels are the same.

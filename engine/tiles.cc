@@ -50,20 +50,30 @@ TileConfig decode_tile(const Columns& columns, int rows, int warp_keys, int warp
   return {rows, kv, warps, stages, ctas, smem};
 }
 
+// Bytes go by both, registers by V's.
+int decode_width(const Columns& columns) { return std::max((columns.qk + columns.vo) / 2, columns.vo); }
+
 // What won on an H200 (ladder in templates/decode.cuh): twelve warps an SM with two stages, as far as they
 // fit; short rows as 32 keys a warp, so that a tile is worth its fixed cost.
 TileConfig fastest_decode_tile(const Columns& columns, int rows, const DeviceLimits& limits) {
-  // Bytes go by both, registers by V's.
-  const int width = std::max((columns.qk + columns.vo) / 2, columns.vo);
+  const int width = decode_width(columns);
   if (width <= 64) return decode_tile(columns, rows, 32, 6, 2, 2, limits);
   if (width <= 128) return decode_tile(columns, rows, 16, 6, 2, 2, limits);
   if (width <= 192) return decode_tile(columns, rows, 16, 4, 2, 2, limits);
   return decode_tile(columns, rows, 16, 6, 2, 1, limits);
 }
 
-// The same where there are few heads: eight warps, all that have 255 registers each. Wide rows have one CTA anyway.
+// Whether no batch has more kv heads of requests than the device SMs, by the declared maximum, or the model one kv head.
+// A CTA is then seldom at the end of one.
+bool has_few_heads(const AttentionConfig& config, const DeviceLimits& limits) {
+  const std::int64_t heads = std::int64_t{config.max_requests} * config.num_kv_heads;
+  return config.num_kv_heads == 1 || (heads > 0 && heads <= limits.num_sms);
+}
+
+// What won there: one large CTA an SM, whose pieces are fewer to join, of eight warps, all that have 255 registers each.
+// Wide rows have one CTA anyway.
 TileConfig large_decode_tile(const Columns& columns, int rows, const DeviceLimits& limits) {
-  const int width = std::max((columns.qk + columns.vo) / 2, columns.vo);
+  const int width = decode_width(columns);
   if (width > 192) return {};
   return decode_tile(columns, rows, width <= 64 ? 32 : 16, 8, 2, 1, limits);
 }
@@ -104,12 +114,14 @@ TileConfig append_sm90_tile(const Columns& columns, int rows, int kv, int q_buff
 // Rows that the four warps of the wgmma kernel's producer copy at once where they gather.
 int copy_step(const HeadDims& dims) { return 1024 / block_columns(dims); }
 
+// Whether rows of K and V are gathered: a page is no whole number of such steps. Tiles are.
+bool are_gathered(const AttentionConfig& config) { return config.page_size % copy_step(head_dims(config)) != 0; }
+
 // Tiles of the wgmma kernel, in the order in which they are tried. Accumulators decide: S takes kv / 2
 // registers a thread, P half of that, O its columns / 2. Of 216 (152 with three consumers) about 40 are
 // needed for the rest; 192 x 128 would leave none. Tiles of kShortRows only where no request has more rows: with few
-// keys (hooks then take less of a consumer's time), but for rows that are gathered.
-void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, int page_size, const HeadDims& dims,
-                    const DeviceLimits& limits) {
+// keys, where hooks and masks gain 4 to 8 %, but for rows that are gathered.
+void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const AttentionConfig& config, const DeviceLimits& limits) {
   struct Row {
     Columns most;  // serves tiles of up to so many
     int rows, kv, q_buffers;
@@ -123,14 +135,14 @@ void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, int page_siz
       {{192, 128}, 128, 112, 1}, {{192, 128}, 128, 64, 1},  //
       {{256, 256}, 128, 80, 1},  {{256, 256}, 128, 64, 1},
   };
+  const HeadDims dims = head_dims(config);
   const Columns columns = columns_of(dims);
   const Row* served = nullptr;
   for (const Row& row : kTable) {
     if (columns.qk > row.most.qk || columns.vo > row.most.vo || (row.rows == kShortRows && !are_short)) continue;
     if (!served) served = &row;
     if (row.most.qk != served->most.qk || row.kv % copy_step(dims) != 0) continue;
-    const bool are_gathered = page_size % copy_step(dims) != 0;
-    const int kv = are_gathered && row.gathered_kv > 0 ? row.gathered_kv : row.kv;
+    const int kv = are_gathered(config) && row.gathered_kv > 0 ? row.gathered_kv : row.kv;
     tiles.push_back(append_sm90_tile(columns, row.rows, kv, row.q_buffers, limits));
   }
 }
@@ -163,11 +175,6 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}{}", major, minor, has_own_target ? "a" : "");
 }
 
-bool has_few_heads(const AttentionConfig& config, const DeviceLimits& limits) {
-  const std::int64_t heads = std::int64_t{config.max_requests} * config.num_kv_heads;
-  return config.num_kv_heads == 1 || (heads > 0 && heads <= limits.num_sms);
-}
-
 std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig& config, const DeviceLimits& limits) {
   const HeadDims dims = head_dims(config);
   const Columns columns = columns_of(dims);
@@ -181,7 +188,7 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig
     if (rows > 8 && columns.qk + columns.vo <= 256) tiles.push_back(fastest), tiles.back().reads_q_again = true;
     tiles.push_back(roomy_decode_tile(columns, rows, limits));
   } else {
-    if (limits.wgmma) add_sm90_tiles(tiles, rows > 0 && rows <= kShortRows, config.page_size, dims, limits);
+    if (limits.wgmma) add_sm90_tiles(tiles, rows > 0 && rows <= kShortRows, config, limits);
     const int width = std::max(columns.qk, columns.vo);
     // Twice the keys, so that a tile is worth its fixed cost, where two CTAs an SM remain.
     if (width <= 64) {
@@ -207,9 +214,8 @@ int block_columns(const HeadDims& dims) {
 }
 
 int box_rows(const AttentionConfig& config, const TileConfig& tile) {
-  if (tile.q_buffers == 0) return 0;
-  const int rows = std::gcd(tile.kv, config.page_size);  // ragged: the whole tile
-  return rows % copy_step(head_dims(config)) == 0 ? rows : 0;
+  if (tile.q_buffers == 0 || are_gathered(config)) return 0;
+  return std::gcd(tile.kv, config.page_size);  // ragged: the whole tile
 }
 
 int q_box_tokens(const AttentionConfig& config, const TileConfig& tile) {

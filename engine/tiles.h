@@ -26,10 +26,6 @@ struct HeadDims {
 };
 HeadDims head_dims(const AttentionConfig& config);
 
-// Whether no batch has more kv heads of requests than the device SMs, by the declared maximum, or the model one kv head.
-// A CTA is then seldom at the end of one, and decode has one large CTA an SM, whose pieces are fewer to join.
-bool has_few_heads(const AttentionConfig& config, const DeviceLimits& limits);
-
 // Tiles of a pipeline on a device, the fastest first; a later one needs fewer registers. Error where nothing fits.
 std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig& config, const DeviceLimits& limits);
 

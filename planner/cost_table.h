@@ -20,8 +20,8 @@ inline CostModel cost_model(Pipeline pipeline, const TileConfig& tile, int head_
     return {.per_item = 1000, .per_tile = per_tile, .per_partial = 600};
   }
   const double tile_flops = 4.0 * tile_rows * tile_kv * head_dim;
-  // One consumer warpgroup: bytes are the limit, as in decode, one CTA an SM. (2026-11-30: 64 rows of group 32 over 4k 270
-  // us, 8 rows of 8 requests over 16k 143; 275 and 147 with 1000 ns a partial state; no other row by more than 1 %.)
+  // One consumer warpgroup: bytes are the limit, as in decode, one CTA an SM. (2026-11-30: 64 requests of group 32 over
+  // 4k 270 us, 8 tokens of 8 requests over 16k 143; 275 and 147 with 1000 ns a partial state; other rows within 1.5 %.)
   if (wgmma && tile_rows == 64) return {.per_item = 1500, .per_tile = tile_kv * head_dim * 4 / 34.0, .per_partial = 3000};
   // An item's cost is mostly that of its masked first tile and of writing its rows. (At head_dim 128, for 128
   // rows: 1500 is 5 to 10 % slower on short prompts, 4500 on chunks; runs differ by as much as 5 %.)

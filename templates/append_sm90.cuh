@@ -42,7 +42,7 @@
 //   449, one run each: maxima of the first tile kept, which a bound allows where P is bf16 but rounds the largest weight, 463,
 //   with tiles of 192 x 64 494 to 503; with P V issued among the exponentials too 467 and 494; nothing held at 2^30 475 and 510; maxima
 //   of raw scores and all factors in one 467 (192 x 64: 470); tanh as a polynomial of degree 7 in small logits alone, factors
-//   in one, 513, of degree 9 491; no turns the same. None reaches 0.9 of plain (628) and keeps the contract's numbers.
+//   in one, 513, of degree 9 491; no turns 469 for 463, 508 for 513, 398 for 441. None reaches 0.9 of plain (628) and keeps the contract's numbers.
 // O of more than 128 columns rescaled only where a maximum rose, asked a warp and half: D = 256 617 to 630, D = 192 664 to 674;
 //   D = 128: 633 to 626 (16k), 647 to 642 (4x4k), 470 to 474 (16x1k). A row's sum in four parts: 613 where it had been 625.
 //   A product with a column of ones beside P V, for sums of rounded weights, takes 13 cycles each (m64n8k16), 5 % of a tile's.
