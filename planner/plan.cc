@@ -7,6 +7,7 @@
 
 #include "engine/error.h"
 #include "planner/check_batch.h"
+#include "planner/deal.h"
 #include "planner/layout.h"
 #include "planner/prefixes.h"
 #include "planner/row_keys.h"
@@ -21,6 +22,7 @@ struct Planner::Scratch {
   std::array<std::vector<StreamRun>, kNumPipelines> runs;
   std::vector<WorkItem> items;
   std::vector<ChunkPlace> borders;  // batch-invariant plans only
+  std::optional<Dealer> dealer;     // of append; the others alone
   std::optional<PrefixFinder> prefixes;
 };
 
@@ -128,7 +130,9 @@ Planner::Planner(const PlanConfig& config, const Maxima& maxima)
     const auto borders = static_cast<std::size_t>(config.of(p).num_ctas) + 1;
     if (config.batch_invariant && borders > scratch_->borders.size())
       scratch_->borders.resize(borders);
-    if (p == Pipeline::append) scratch_->items.resize(static_cast<std::size_t>(bounds.items));
+    if (p != Pipeline::append) continue;
+    scratch_->items.resize(static_cast<std::size_t>(bounds.items));
+    if (!config.batch_invariant) scratch_->dealer.emplace(bounds.items, config.of(p).num_ctas);
   }
   if (config.share_prefixes) scratch_->prefixes.emplace(config, maxima);
 }
@@ -200,11 +204,12 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
     section.items_offset = writer.position();
     const SplitOutput place{writer.at<std::int32_t>(layout_.section[p].cta_begin),
                             writer.at_end<WorkItem>(), scratch_->items};
+    const Line line{lists[p].runs(), shape.num_ctas, LineCost(shape.cost)};
     const SplitResult split =
         config_.batch_invariant
-            ? split_by_chunks(lists[p].runs(), config_, static_cast<Pipeline>(p), place,
-                              scratch_->borders)
-            : split_evenly(lists[p].runs(), config_.num_kv_heads, shape, place);
+            ? split_by_chunks(line.runs, config_, static_cast<Pipeline>(p), place, scratch_->borders)
+        : lists[p].most_tiles() >= kManyTiles ? scratch_->dealer->split(line, config_.num_kv_heads, place)
+                                       : split_evenly(line, config_.num_kv_heads, place);
     section.num_items = split.items;
     writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
     summary.items[p] = split.items;

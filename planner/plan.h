@@ -18,8 +18,8 @@
 //   132   1.003   1.009      1.003   1.010   1.002   1.010         1.004   1.031  1.005   1.002
 //   264   1.005   1.052      1.006   1.009   1.003   1.028         1.008   1.031  1.005   1.003
 //
-// So both are even; the contiguous one keeps heads of a request together (10,000 requests of 8
-// heads are 10,100 records, not 80,000), needs no sorting, and bounds partial states by the CTAs.
+// So both are even; the contiguous one keeps heads of a request together (10,000 requests of 8 heads are 10,100 records,
+// not 80,000), and bounds partial states by the CTAs. Where many query tiles read the same keys, L2 is worth more.
 //
 // Its price: where borders fall, and so the last bits of a request, depends on the whole batch. A
 // batch_invariant plan cuts by a rule of the request alone and deals whole chunks (split_chunks.h).

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "planner/line.h"
 #include "planner/plan.h"
 #include "planner/streams.h"
 
@@ -32,8 +33,7 @@ struct SplitResult {
   double max_over_mean = 1.0;  // of the cost over all CTAs; 1 where there is no work
 };
 
-// A CTA publishes at most one partial state: that of the stream which its share ends in.
-SplitResult split_evenly(std::span<const StreamRun> runs, int num_heads, const PipelineShape& shape,
-                         const SplitOutput& out);
+// A CTA publishes at most one partial state: that of the stream which its share ends in. `num_heads`: of the model.
+SplitResult split_evenly(const Line& line, int num_heads, const SplitOutput& out);
 
 }  // namespace heddle

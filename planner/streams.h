@@ -16,6 +16,7 @@ namespace heddle {
 struct StreamRun {
   WorkItem item;
   std::int32_t num_tiles() const { return item.tile_end - item.tile_begin; }  // 0: no key is seen
+  std::int32_t num_heads() const { return item.kv_head_end - item.kv_head_begin; }
 };
 
 // Writes the item that covers these heads and visited tiles of a run.
@@ -57,11 +58,10 @@ class StreamList {
   // Lists the query tiles of a request.
   //
   // A request's tiles lie together and all heads of a tile side by side, so a CTA's share is a
-  // few neighbouring query tiles for every head; it then works head by head (split.h). Thus CTAs
-  // that share a request go through its heads at the same pace, since each has the same cost to
-  // spend on each head, and its K and V meet in L2 one head at a time (16k keys of 128 bf16: 8 MB
-  // of the 67 MB that 8 heads take together). The last tile comes first: under a causal mask it is
-  // the longest, and the short ones at the end let the cuts fall between streams.
+  // few neighbouring query tiles for every head; it then works head by head (split.h), and what one
+  // tile has read the next one finds in L2. (Many tiles of a request are dealt: deal.h.) The last
+  // tile comes first: under a causal mask it is the longest, and the short ones at the end let the
+  // cuts fall between streams.
   void add(const Request& request) {
     const std::int32_t rows = request.qo_len * group_;
     if (rows <= tile_rows_)
@@ -82,12 +82,13 @@ class StreamList {
   }
 
   std::span<const StreamRun> runs() const { return room_.first(size_); }
-  bool has_several_tiles() const { return has_several_tiles_; }  // of one request
+  std::int32_t most_tiles() const { return most_tiles_; }  // of one request
 
  private:
   void add_tiles(const Request& request, std::int32_t rows) {
-    has_several_tiles_ = true;
-    for (std::int32_t t = (rows - 1) / tile_rows_; t >= 0; --t) {
+    const std::int32_t last = (rows - 1) / tile_rows_;
+    most_tiles_ = std::max(most_tiles_, last + 1);
+    for (std::int32_t t = last; t >= 0; --t) {
       const std::int32_t begin = t * tile_rows_, end = std::min(begin + tile_rows_, rows);
       add_tile(request, begin, end - begin, begin / group_, (end - 1) / group_ + 1);
     }
@@ -126,7 +127,7 @@ class StreamList {
   const RowKeys* row_keys_;
   std::span<StreamRun> room_;
   std::size_t size_ = 0;
-  bool has_several_tiles_ = false;
+  std::int32_t most_tiles_ = 1;
 };
 
 }  // namespace heddle

@@ -16,10 +16,10 @@
 // tile of one request against a range of its KV tiles, for a range of kv heads, with all that a
 // kernel needs to know of the request: a chain of dependent loads is what a short launch waits for.
 // A (request, query tile, kv head) that is cut leaves pieces in CTAs of rising number. Each piece
-// but the last publishes its partial state (o, lse) in a slot; in its CTA it stands in front of the
-// whole items. The last one joins these slots, in slot order, with its own state and writes the
-// output; it stands behind the whole items. So the bits do not depend on who came first, a CTA waits
-// for itself and lower ones only, and it has published whatever others wait for before it waits.
+// but the last publishes its partial state (o, lse) in a slot. The last one joins these slots, in
+// slot order, with its own state and writes the output; it stands behind all other items of its CTA.
+// So the bits do not depend on who came first, a CTA waits for itself and lower ones only, and it has
+// published whatever others wait for before it waits.
 #pragma once
 
 #if !defined(__CUDACC_RTC__)

@@ -105,6 +105,34 @@ TEST_CASE("causal prefill is balanced", "[planner][balance]") {
   }
 }
 
+TEST_CASE("query tiles of a long prompt are dealt head by head, so that CTAs are at the same keys", "[planner][balance]") {
+  const PlanConfig config = named_config();
+  const auto [qo, heads] = GENERATE(table<std::string_view, int>({{"1x2048", 8}, {"1x16384", 8}, {"2x8192", 16}}));
+  INFO(qo);
+  Planned planned = plan_of(config, parse_lengths(qo), parse_lengths(qo == "1x2048" ? "1x16384" : qo), {.causal = 1});
+  CHECK(balance_of(config, planned, Pipeline::append).max_over_mean <= 1.01);
+  // Where each CTA stands, in heads of requests one behind the other, once it has done a share of its work.
+  const auto section = PlanView(planned.bytes.view()).section(Pipeline::append);
+  const std::vector<double> costs = cta_costs(config.of(Pipeline::append).cost, section);
+  for (const double share : {0.1, 0.3, 0.5, 0.6}) {
+    int low = heads, high = 0;
+    for (int cta = 0; cta < section.num_ctas(); ++cta) {
+      double left = share * costs[std::size_t(cta)];
+      const WorkItem* at = nullptr;
+      for (const WorkItem& item : section.items_of(cta)) {
+        at = &item;
+        left -= cost_of(config.of(Pipeline::append).cost, item);
+        if (left < 0) break;
+      }
+      REQUIRE(at != nullptr);
+      const int head = at->request * config.num_kv_heads + at->kv_head_begin;
+      low = std::min(low, head), high = std::max(high, head);
+    }
+    INFO(share << " of the work");
+    CHECK(high - low <= (qo == "1x2048" ? 3 : 1));
+  }
+}
+
 TEST_CASE("10,000 requests of 8 heads copy one item each, and three a border at most", "[planner][balance]") {
   const std::vector<std::int32_t> kv = parse_lengths("10000x300");
   const Planned planned = plan_of(named_config(), ones(kv), kv);

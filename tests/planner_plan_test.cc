@@ -37,8 +37,8 @@ struct Visit {
   int last_cta = 0, joined_by = -1;  // of its pieces; of the one that joins
 };
 
-// Order within a CTA: pieces that publish, whole items, pieces that wait for others.
-int place_of(const WorkItem& item) { return item.partial < 0 ? 1 : item.join == 0 ? 0 : 2; }
+// Order within a CTA: pieces that wait for others stand behind all else.
+int place_of(const WorkItem& item) { return item.join > 0 ? 1 : 0; }
 
 // Reads all items of a pipeline; checks each for itself.
 std::map<StreamKey, Visit> visits_of(const Case& c, const PlanView::Section& section, const PipelineShape& shape,

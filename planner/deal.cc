@@ -1,0 +1,107 @@
+#include "planner/deal.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace heddle {
+
+Dealer::Dealer(std::int64_t max_items, int num_ctas)
+    : nodes_(2 * std::bit_ceil(static_cast<std::size_t>(num_ctas))),
+      hands_(static_cast<std::size_t>(max_items)),
+      rest_(static_cast<std::size_t>(max_items)),
+      loads_(static_cast<std::size_t>(num_ctas)),
+      counts_(static_cast<std::size_t>(num_ctas)) {}
+
+SplitResult Dealer::split(const Line& line, int num_heads, const SplitOutput& out) {
+  const std::int64_t ctas = line.num_ctas;
+  deal(line, (totals_of(line).cost + ctas - 1) / ctas + price_of_cut(line.cost));
+  if (num_hands_ == 0) return split_evenly(line, num_heads, out);
+  const Line rest{std::span(rest_).first(num_rest_), line.num_ctas, line.cost, loads_};
+  SplitResult result =
+      split_evenly(rest, num_heads, {out.cta_begin, out.items + num_hands_, out.scratch});
+  write_in_front(line, out);
+  result.items += static_cast<int>(num_hands_);
+  return result;
+}
+
+// From the first stream on that no CTA has room for, all are left.
+void Dealer::deal(const Line& line, std::int64_t budget) {
+  num_hands_ = num_rest_ = 0;
+  std::fill(counts_.begin(), counts_.end(), 0);
+  begin_tournament(line.num_ctas);
+  bool goes_on = true;
+  for (auto begin = line.runs.begin(), end = begin; begin != line.runs.end(); begin = end) {
+    end = std::find_if(begin, line.runs.end(),
+                       [&](const StreamRun& run) { return run.item.request != begin->item.request; });
+    const WorkItem& first = begin->item;
+    if (end - begin < kManyTiles) {
+      for (auto run = begin; run != end; ++run) leave(*run, first.kv_head_begin, first.kv_head_end);
+      continue;
+    }
+    for (int head = first.kv_head_begin; head < first.kv_head_end; ++head) {
+      for (auto run = begin; run != end; ++run) {
+        goes_on = goes_on && give(line, budget, *run, head);
+        if (!goes_on) leave(*run, head, head + 1);
+      }
+    }
+  }
+  for (std::size_t cta = 0; cta < loads_.size(); ++cta) loads_[cta] = nodes_[nodes_.size() / 2 + cta].load;
+}
+
+// Half a stream more must have room behind it: crumbs of a stream that goes to many CTAs are joined one by one.
+bool Dealer::give(const Line& line, std::int64_t budget, const StreamRun& run, int head) {
+  const std::int64_t cost = line.cost.whole(run.num_tiles());
+  const Node least = nodes_[1];
+  if (least.load + cost + cost / 2 > budget) return false;
+  add_to_least(cost);
+  ++counts_[static_cast<std::size_t>(least.cta)];
+  hands_[num_hands_++] = {&run, head, least.cta};
+  return true;
+}
+
+void Dealer::leave(const StreamRun& run, int head_begin, int head_end) {
+  write_item(rest_[num_rest_++].item, run, head_begin, head_end, run.item.tile_begin, run.item.tile_end);
+}
+
+void Dealer::begin_tournament(int num_ctas) {
+  const std::size_t leaves = nodes_.size() / 2;
+  for (std::size_t i = 0; i < leaves; ++i) {
+    const auto cta = static_cast<std::int32_t>(i);
+    nodes_[leaves + i] = {cta < num_ctas ? 0 : std::numeric_limits<std::int64_t>::max(), cta};
+  }
+  for (std::size_t i = leaves - 1; i > 0; --i) nodes_[i] = nodes_[2 * i];
+}
+
+// Of equals the one with the lower number wins.
+void Dealer::add_to_least(std::int64_t cost) {
+  std::size_t i = nodes_.size() / 2 + static_cast<std::size_t>(nodes_[1].cta);
+  nodes_[i].load += cost;
+  for (Node winner = nodes_[i]; i > 1;) {
+    const Node other = nodes_[i ^ 1];
+    const bool is_won = other.load < winner.load || (other.load == winner.load && other.cta < winner.cta);
+    winner = {is_won ? other.load : winner.load, is_won ? other.cta : winner.cta};
+    nodes_[i /= 2] = winner;
+  }
+}
+
+// What was split stands behind the room for all hands. Each CTA's part moves to behind its own hands: never past
+// another's part that has yet to move, as these lie further behind.
+void Dealer::write_in_front(const Line& line, const SplitOutput& out) {
+  const WorkItem* split = out.items + num_hands_;
+  WorkItem* to = out.items;
+  for (int cta = 0; cta < line.num_ctas; ++cta) {
+    std::int32_t& count = counts_[static_cast<std::size_t>(cta)];
+    const WorkItem* const split_end = out.items + num_hands_ + out.cta_begin[cta + 1];
+    WorkItem* const behind = to + count;
+    count = static_cast<std::int32_t>(to - out.items);
+    to = std::copy(split, split_end, behind);
+    split = split_end;
+    out.cta_begin[cta + 1] = static_cast<std::int32_t>(to - out.items);
+  }
+  for (const Hand& hand : std::span(hands_).first(num_hands_))
+    write_item(out.items[counts_[static_cast<std::size_t>(hand.cta)]++], *hand.run, hand.head, hand.head + 1,
+               hand.run->item.tile_begin, hand.run->item.tile_end);
+}
+
+}  // namespace heddle
