@@ -23,7 +23,7 @@ KernelBuild build_kernel(KernelCache& cache, Compiler& compiler, Pipeline pipeli
   check_rows(variant, values, config);
   limits.wgmma = limits.wgmma && !config.portable;
   KernelBuild build;
-  for (const TileConfig& tile : tile_candidates(pipeline, config, limits)) {
+  for (const TileConfig& tile : tile_candidates(pipeline, config, limits, has_tile_hooks(variant))) {
     if (build.result.artifact) build.ms_in_vain += build.result.artifact->compile_ms;
     build.tile = tile;
     build.unit = render_gpu_unit(pipeline, variant, values, config, tile);

@@ -119,18 +119,21 @@ bool are_gathered(const AttentionConfig& config) { return config.page_size % cop
 
 // Tiles of the wgmma kernel, in the order in which they are tried. Accumulators decide: S takes kv / 2
 // registers a thread, P half of that, O its columns / 2. Of 216 (152 with three consumers) about 40 are
-// needed for the rest; 192 x 128 would leave none. Tiles of kShortRows only where no request has more rows: with few
-// keys, where hooks and masks gain 4 to 8 %, but for rows that are gathered.
-void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const AttentionConfig& config, const DeviceLimits& limits) {
+// needed for the rest; 192 x 128 leaves less, enough for variants without hooks on tiles and a loader of 32 registers.
+// Tiles of kShortRows only where no request has more rows: with few keys, where hooks and masks gain 4 to 8 %, but for
+// rows that are gathered.
+void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const AttentionConfig& config, const DeviceLimits& limits,
+                    bool tile_hooks) {
   struct Row {
     Columns most;  // serves tiles of up to so many
     int rows, kv, q_buffers;
     int gathered_kv = 0;  // of rows that are gathered, where that is not kv
+    bool takes_hooks = true;  // on tiles
   };
   static constexpr Row kTable[] = {
       {{64, 64}, kShortRows, 128, 2},    {{128, 128}, kShortRows, 64, 2, 128},  //
       {{192, 128}, kShortRows, 112, 2},  {{256, 256}, kShortRows, 80, 2},   //
-      {{64, 64}, 192, 96, 2},    {{64, 64}, 128, 128, 2},   //
+      {{64, 64}, 192, 128, 2, 0, false}, {{64, 64}, 192, 96, 2}, {{64, 64}, 128, 128, 2},  //
       {{128, 128}, 128, 128, 2}, {{128, 128}, 128, 64, 2},  //
       {{192, 128}, 128, 112, 1}, {{192, 128}, 128, 64, 1},  //
       {{256, 256}, 128, 80, 1},  {{256, 256}, 128, 64, 1},
@@ -140,6 +143,7 @@ void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const Attent
   const Row* served = nullptr;
   for (const Row& row : kTable) {
     if (columns.qk > row.most.qk || columns.vo > row.most.vo || (row.rows == kShortRows && !are_short)) continue;
+    if (tile_hooks && !row.takes_hooks) continue;
     if (!served) served = &row;
     if (row.most.qk != served->most.qk || row.kv % copy_step(dims) != 0) continue;
     const int kv = are_gathered(config) && row.gathered_kv > 0 ? row.gathered_kv : row.kv;
@@ -175,7 +179,14 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}{}", major, minor, has_own_target ? "a" : "");
 }
 
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig& config, const DeviceLimits& limits) {
+bool has_tile_hooks(const Variant& variant) {
+  for (const Hook hook : {Hook::query_transform, Hook::key_transform, Hook::value_transform, Hook::logits_transform, Hook::logits_mask})
+    if (variant.has(hook)) return true;
+  return variant.mask.rows_given || !variant.use_softmax;
+}
+
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig& config, const DeviceLimits& limits,
+                                        bool tile_hooks) {
   const HeadDims dims = head_dims(config);
   const Columns columns = columns_of(dims);
   const int rows = most_rows(pipeline, config);
@@ -188,7 +199,7 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig
     if (rows > 8 && columns.qk + columns.vo <= 256) tiles.push_back(fastest), tiles.back().reads_q_again = true;
     tiles.push_back(roomy_decode_tile(columns, rows, limits));
   } else {
-    if (limits.wgmma) add_sm90_tiles(tiles, rows > 0 && rows <= kShortRows, config, limits);
+    if (limits.wgmma) add_sm90_tiles(tiles, rows > 0 && rows <= kShortRows, config, limits, tile_hooks);
     const int width = std::max(columns.qk, columns.vo);
     // Twice the keys, so that a tile is worth its fixed cost, where two CTAs an SM remain.
     if (width <= 64) {

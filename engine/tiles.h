@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "variants/variant.h"
 
 namespace heddle {
 
@@ -26,8 +27,13 @@ struct HeadDims {
 };
 HeadDims head_dims(const AttentionConfig& config);
 
+// Whether a variant has code of its own that runs on tiles of q, k, v or logits, which takes registers: a hook but the
+// initial state's and the output's, ranges that the batch gives, or no softmax.
+bool has_tile_hooks(const Variant& variant);
+
 // Tiles of a pipeline on a device, the fastest first; a later one needs fewer registers. Error where nothing fits.
-std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig& config, const DeviceLimits& limits);
+std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig& config, const DeviceLimits& limits,
+                                        bool tile_hooks = true);
 
 // Of the wgmma kernel: those of a tile's columns that lie together (of all its tiles alike) in shared memory, and keys of the boxes in
 // which the copy engine moves a tile of K or V. A box has one page, and begins with a row that the

@@ -8,8 +8,8 @@
 
 namespace heddle {
 
-// Two members of a unit's Spec, for tiles of `tile_kv` keys and `columns` columns of V:
-//   multiply_keys(s, q, k, accumulate)    S (+)= Q K^T over 16 columns, both in shared memory
+// Members of a unit's Spec, for tiles of `tile_kv` keys and `columns` columns of V:
+//   multiply_keys(s, q, k, accumulate)    S (+)= Q K^T over 16 columns, K in shared memory, Q there or in registers
 //   multiply_values(o, weights, v)        O += P V over 16 keys, P in registers
 std::string render_wgmma(DType dtype, int tile_kv, int columns);
 

@@ -112,8 +112,11 @@ class AppendSm90 {
   static constexpr bool kTransforms =
       Hooks::has_query_transform || Hooks::has_key_transform || Hooks::has_value_transform;
   static constexpr bool kWideLoader = kGroups == 2 && kTransforms;
-  static constexpr int kLoaderRegisters = kWideLoader ? 88 : 56;
-  static constexpr int kConsumerRegisters = kGroups == 3 ? 152 : kWideLoader ? 208 : 224;
+  static constexpr bool kNarrowLoader = kGroups == 2 && kHoldsQueries<Spec, Hooks>;
+  static constexpr bool kNarrowestLoader = kGroups == 3 && Spec::kTile.kv > 96;
+  static constexpr int kLoaderRegisters = kWideLoader ? 88 : kNarrowestLoader ? 32 : kNarrowLoader ? 40 : 56;
+  static constexpr int kConsumerRegisters =
+      kGroups == 3 ? (kNarrowestLoader ? 160 : 152) : kWideLoader ? 208 : kNarrowLoader ? 232 : 224;
   static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
   static_assert(Spec::kTile.warps == (kGroups + 1) * kWarpgroupWarps, "and one producer");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");

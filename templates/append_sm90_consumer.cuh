@@ -23,6 +23,9 @@ class AppendSm90Consumer {
   static constexpr int kThreads = kGroups * kWarpgroupSize;
   static constexpr bool kTurns = kGroups > 1;
   static constexpr bool kOverlapsStreams = Smem::kQBuffers > 1;
+  static constexpr int kQuerySteps = QTile::kColumns / 16;
+  // Q K^T reads a third less shared memory, which is power, where Q is in registers.
+  static constexpr bool kQueriesInRegisters = kHoldsQueries<Spec, Hooks>;
   // Beside a loader that transforms keys, registers are short.
   static constexpr bool kReadsAffineOnce = Hooks::logits_are_affine && !Hooks::has_key_transform && !Hooks::has_value_transform;
 
@@ -74,6 +77,7 @@ class AppendSm90Consumer {
     const bool has_scores = !stream.is_end && has_tiles(stream), has_values = last != nullptr && has_tiles(*last);
     const int v = kOverlapsStreams && has_values ? stages_.acquire() : 0, k = has_scores ? stages_.acquire() : 0;
     const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
+    if constexpr (kQueriesInRegisters) load_queries();
     Stages::fence_tiles();
     if (kReadsAffineOnce && has_scores) read_affine(stream);
     begin_turn();
@@ -219,12 +223,28 @@ class AppendSm90Consumer {
     return VTile::by_rows(shared_address(smem_.stage[stage]));
   }
 
+  // This thread's part of its warp's 16 rows, as products take it.
+  HEDDLE_DEVICE void load_queries() {
+    const uint32_t tile = shared_address(smem_.q[q_buffer()]);
+    const int row = warp_index() * 16 + lane_index() % 16;
+#pragma unroll
+    for (int i = 0; i < kQuerySteps; ++i) {
+      const int chunk = 2 * i + lane_index() / 16;
+      ldmatrix_x4(queries_[i], tile + QTile::chunk_offset(row, chunk / QTile::kBlockChunks, chunk % QTile::kBlockChunks));
+    }
+  }
+
   // S = Q K^T, under way when it returns.
-  static HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t queries, uint32_t keys) {
+  HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t queries, uint32_t keys) const {
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < KTile::kColumns / 16; ++i)
-      Spec::multiply_keys(s, queries + QTile::column_step(i), keys + KTile::column_step(i), i > 0);
+    for (int i = 0; i < kQuerySteps; ++i) {
+      const uint32_t k = keys + KTile::column_step(i);
+      if constexpr (kQueriesInRegisters)
+        Spec::multiply_keys(s, queries_[i], k, i > 0);
+      else
+        Spec::multiply_keys(s, queries + QTile::column_step(i), k, i > 0);
+    }
     wgmma_commit();
   }
 
@@ -313,6 +333,7 @@ class AppendSm90Consumer {
   RowState state_[2] = {empty_row_state(), empty_row_state()};
   AffineRow<Hooks> affine_[2];
   uint32_t weights_[kKeySteps][4] = {};
+  uint32_t queries_[kQueriesInRegisters ? kQuerySteps : 1][4];
 };
 
 }  // namespace heddle

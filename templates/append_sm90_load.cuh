@@ -5,7 +5,7 @@
 //   K(n) | K(n-1) V(n) | K(n-2) V(n-1) | ... | V(0)
 //
 // Queries, and tiles that are seen as a whole where rows are ragged or pages large enough, come through the
-// copy engine, a box a lane of all four warps. All others are 16-byte gathers by every thread, which take
+// copy engine, few boxes by the first warp, many by all four. All others are 16-byte gathers by every thread, which take
 // pages of any size: a lane looks up the rows that its warp copies, one each, with page ids read one tile
 // ahead. Rows that nobody sees become zeros without a read. Nobody here waits for a copy to land:
 // barriers do (`arrive`, `arrive_after_copies`), and consumers fence what they then read. Only hooks
@@ -33,6 +33,9 @@ class AppendSm90Loader {
   static constexpr int kBoxRows = Spec::kBoxRows;
   static constexpr int kBoxBytes = kBoxRows * KTile::kRowBytes;
   static constexpr bool kBoxesOfQ = Spec::kQBoxTokens > 0 && !Hooks::has_query_transform;
+  // Few boxes are the first warp's alone. The others go past such tiles without a look, so that consumers have the SM's
+  // issue slots, and wait where the first one must have been before them (`stay_together`).
+  static constexpr bool kFirstWarpLoads = kBoxRows > 0 && Spec::kTile.kv <= 2 * kBoxRows;
   static_assert(kBoxRows % kStride == 0, "every warp looks up a row of each box");
   static_assert(Spec::kTile.rows % kStride == 0 && Spec::kTile.kv % kStride == 0, "a warp copies whole steps");
   static_assert(Spec::kTile.kv <= kWarpgroupSize, "one lane looks up one row");
@@ -141,6 +144,7 @@ class AppendSm90Loader {
     const int row = tiles_.key_row + start;
     const uint64_t* full = &smem_.full[ring_.stage];
     if (maps_.transformed_usable && tiles_.whole.contain(t)) {
+      stay_together();
       wait_until_empty();
       arrive(full, warp_ == 0 ? KTile::kBytes : 0);
       if (warp_ == 0 && is_elected())
@@ -195,12 +199,18 @@ class AppendSm90Loader {
   HEDDLE_DEVICE bool in_boxes(int t) const { return kBoxRows > 0 && maps_.kv_usable && tiles_.whole.contain(t); }
 
   HEDDLE_DEVICE void wait_until_empty() const { barrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1); }
+  // In front of a stage that all warps wait for: a barrier tells only the last round from this one.
+  HEDDLE_DEVICE void stay_together() {
+    if (kFirstWarpLoads && is_apart_) producer_sync();
+    is_apart_ = false;
+  }
 
   // A tile by the threads. What a whole one needs is looked up while the stage may still be in use; where boxes bring
   // those, one copy of this code serves the rest.
   template <class Tile, bool kWhole, class OffsetOf>
-  HEDDLE_DEVICE void gather(const uint16_t* base, int start, const OffsetOf& offset_of) const {
+  HEDDLE_DEVICE void gather(const uint16_t* base, int start, const OffsetOf& offset_of) {
     const uint32_t tile = shared_address(smem_.stage[ring_.stage]);
+    stay_together();
     if (kWhole && all_seen(start)) {
       const int64_t looked_up = offset_of(looked_up_row(0));
       wait_until_empty();
@@ -216,9 +226,12 @@ class AppendSm90Loader {
   // the lanes that look up those rows.
   template <class Tile>
   HEDDLE_DEVICE void copy_boxes(const TensorMaps::Map& map, int row_id, int start) {
-    constexpr int kBoxes = Tile::kRows / max_of(kBoxRows, 1);                // of a block of columns
-    constexpr int kMost = (kBoxes + kWarpgroupWarps - 1) / kWarpgroupWarps;  // of those, a warp's
-    constexpr bool kSame = kBoxes % kWarpgroupWarps == 0;                    // as many for every warp
+    constexpr int kBoxes = Tile::kRows / max_of(kBoxRows, 1);  // of a block of columns
+    constexpr int kWarps = kFirstWarpLoads ? 1 : kWarpgroupWarps;
+    constexpr int kMost = (kBoxes + kWarps - 1) / kWarps;  // of those, a warp's
+    constexpr bool kSame = kBoxes % kWarps == 0;           // as many for every warp
+    is_apart_ = true;
+    if (kFirstWarpLoads && warp_ > 0) return ring_.advance();
     int pages[kMost];
 #pragma unroll
     for (int i = 0; i < kMost; ++i) pages[i] = __shfl_sync(kFullMask, row_id, box_row(i) / kStride * kStep);
@@ -226,8 +239,8 @@ class AppendSm90Loader {
     const uint32_t tile = shared_address(smem_.stage[ring_.stage]);
     wait_until_empty();
     if (is_elected()) {
-      const int own = kSame ? kMost : (kBoxes + kWarpgroupWarps - 1 - warp_) / kWarpgroupWarps;
-      expect_and_arrive(full, own * Tile::kBlocks * kBoxBytes);
+      const int own = kSame ? kMost : (kBoxes + kWarps - 1 - warp_) / kWarps;
+      expect_and_arrive(full, own * Tile::kBlocks * kBoxBytes, kWarpgroupSize / kWarps);
 #pragma unroll
       for (int i = 0; i < kMost; ++i) {
         if (!kSame && i >= own) break;
@@ -247,7 +260,9 @@ class AppendSm90Loader {
     ring_.advance();
   }
   // First row of this warp's i-th boxes.
-  HEDDLE_DEVICE int box_row(int i) const { return (i * kWarpgroupWarps + warp_) * kBoxRows; }
+  HEDDLE_DEVICE int box_row(int i) const {
+    return (kFirstWarpLoads ? i : i * kWarpgroupWarps + warp_) * kBoxRows;
+  }
 
   // A tile of which this thread's copies have landed, as a hook wants it, and on to the consumers.
   template <class Tile, bool kIsV>
@@ -273,9 +288,9 @@ class AppendSm90Loader {
     __syncwarp();
     if (is_elected()) expect_and_arrive(full, bytes);
   }
-  static HEDDLE_DEVICE void expect_and_arrive(const uint64_t* full, int bytes) {
+  static HEDDLE_DEVICE void expect_and_arrive(const uint64_t* full, int bytes, int threads = kWarpSize) {
     if (bytes > 0) barrier_expect(full, bytes);
-    barrier_arrive(full, kWarpSize);
+    barrier_arrive(full, threads);
   }
   static HEDDLE_DEVICE void arrive_after_copies(const uint64_t* full) { barrier_arrive_after_copies(full); }
   static HEDDLE_DEVICE void wait_for_copies() {
@@ -332,6 +347,7 @@ class AppendSm90Loader {
   RingPlace<Smem::kStages> ring_;
   int next_id_ = 0, key_id_ = 0, value_id_ = 0;
   LandingKeys landing_ = {};
+  bool is_apart_ = false;  // the first warp from the others
 };
 
 }  // namespace heddle

@@ -33,6 +33,15 @@ HEDDLE_DEVICE RowInfo row_of(const AppendStream& s, int row) {
   return row_info<Spec::kGroup>(s.mask, s.item, s.kv_head, row);
 }
 
+// Whether consumers keep their query rows in registers, beside scores, weights and O. Hooks on logits and given ranges
+// need these for themselves (ptxas spills), as do 192 x 128 tiles, and a loader that transforms rows has taken some.
+// Tiles of 64 rows wait for memory, and longer so.
+template <class Spec, class Hooks>
+inline constexpr bool kHoldsQueries =
+    Spec::kTile.rows == 128 && tile_columns(Spec::kHeadDim) <= 128 && tile_columns(Spec::kHeadDimVo) <= 128 &&
+    !kChangesEveryLogit<Hooks> && !Hooks::has_logits_mask && !Spec::kRowsGiven && !Hooks::has_query_transform &&
+    !Hooks::has_key_transform && !Hooks::has_value_transform;
+
 template <class Spec>
 struct AppendSm90Smem {
   using QTile = WgmmaTile<Spec::kTile.rows, Spec::kHeadDim, Spec::kBlockColumns>;

@@ -129,7 +129,7 @@ TEST_CASE("B106 tiles fit the shared memory of every architecture, and of smalle
             for (const TileConfig& tile :
                  tile_candidates(pipeline, {.num_qo_heads = 8, .num_kv_heads = 2, .head_dim = head_dim,
                                             .head_dim_vo = head_dim_vo, .max_qo_len = max_qo_len,
-                                            .max_requests = max_requests}, limits)) {
+                                            .max_requests = max_requests}, limits, head_dim % 16 == 0)) {
               CHECK(tile.smem_bytes <= limits.shared_per_block);
               CHECK(tile.ctas_per_sm * (tile.smem_bytes + 1024) <=
                     limits.shared_per_sm);  // 1 KiB is the driver's

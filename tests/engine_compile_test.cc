@@ -211,6 +211,14 @@ TEST_CASE("tiles of the append kernel follow from the declared maximum", "[engin
   CHECK(short_kv(128, 0) == 64);
   CHECK(short_kv(128, 1) == 128);  // gathered
   CHECK(short_kv(64, 16) == 128);
+  const auto plain_kv = [](int head_dim, const char* variant) {
+    const VariantRegistry variants;
+    return tile_candidates(Pipeline::append, {.num_qo_heads = 8, .num_kv_heads = 2, .head_dim = head_dim}, limits_of("sm_90a"),
+                           has_tile_hooks(variants.at(variant)))[0].kv;
+  };
+  for (const char* variant : {"softmax", "causal", "streaming_llm", "attention_sink"}) CHECK(plain_kv(64, variant) == 128);
+  for (const char* variant : {"soft_cap", "tree_mask", "key_ranges", "rope", "sigmoid"}) CHECK(plain_kv(64, variant) == 96);
+  CHECK(plain_kv(128, "causal") == 128);
   CHECK(rows(4, 0) == 128);
   CHECK(rows(4, 5) == 64);
   CHECK(rows(4, 16) == 64);

@@ -29,7 +29,7 @@ struct Job {
 void show(const Job& job) {
   for (const std::string& arch : job.archs) {
     for (const Pipeline pipeline : job.pipelines) {
-      const TileConfig tile = tile_candidates(pipeline, job.config, limits_of(arch))[0];
+      const TileConfig tile = tile_candidates(pipeline, job.config, limits_of(arch), has_tile_hooks(job.variant))[0];
       const Unit unit = render_gpu_unit(pipeline, job.variant, job.values, job.config, tile);
       fmt::print("// ---- {} for {}: {}\n{}\n", name_of(pipeline), arch, unit.path, unit.text);
     }

@@ -55,7 +55,7 @@ PlanConfig plan_config_of(const Workload& w, const Variant& variant, const Devic
                     .share_prefixes = w.share_prefixes,
                     .sharing_cost = kSharingCost};
   for (const Pipeline pipeline : launch_set(attention)) {
-    const TileConfig tile = tile_candidates(pipeline, attention, limits)[0];
+    const TileConfig tile = tile_candidates(pipeline, attention, limits, has_tile_hooks(variant))[0];
     config.pipeline[static_cast<int>(pipeline)] =
         pipeline_shape(pipeline, tile, limits.num_sms * tile.ctas_per_sm, head_dims(attention));
   }
