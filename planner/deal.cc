@@ -3,20 +3,38 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
+
+#include "planner/budget.h"
 
 namespace heddle {
 
-Dealer::Dealer(std::int64_t max_items, int num_ctas)
+Dealer::Dealer(std::int64_t max_runs, std::int64_t max_items, int num_ctas)
     : nodes_(2 * std::bit_ceil(static_cast<std::size_t>(num_ctas))),
+      order_(static_cast<std::size_t>(max_runs)),
       hands_(static_cast<std::size_t>(max_items)),
       rest_(static_cast<std::size_t>(max_items)),
       loads_(static_cast<std::size_t>(num_ctas)),
       counts_(static_cast<std::size_t>(num_ctas)) {}
 
-SplitResult Dealer::split(const Line& line, int num_heads, const SplitOutput& out) {
+// A deal to the end must gain more than a hundredth: it forgets L2.
+SplitResult Dealer::split(const Line& line, int num_heads, std::int32_t most_tiles, const SplitOutput& out) {
+  const SplitResult cut = most_tiles >= kManyTiles ? split_by_head(line, num_heads, out) : split_evenly(line, num_heads, out);
+  if (cut.partials == 0 && cut.max_over_mean < 1.01) return cut;
+  if (static_cast<std::int64_t>(line.runs.size()) * num_heads > kFewStreams * line.num_ctas) return cut;
+  sort_runs(line);
+  return longest_share(line) < cut.busiest - cut.busiest / 100 ? deal_all(line, out) : cut;
+}
+
+// --- head by head -----------------------------------------------------------------------------
+
+// Where CTAs have less than a stream and a half each, nothing is dealt.
+SplitResult Dealer::split_by_head(const Line& line, int num_heads, const SplitOutput& out) {
   const std::int64_t ctas = line.num_ctas;
-  deal(line, (totals_of(line).cost + ctas - 1) / ctas + price_of_cut(line.cost));
+  deal_by_head(line, (totals_of(line).cost + ctas - 1) / ctas + price_of_cut(line.cost));
   if (num_hands_ == 0) return split_evenly(line, num_heads, out);
+  std::transform(loads(line.num_ctas).begin(), loads(line.num_ctas).end(), loads_.begin(),
+                 [](const Node& node) { return node.load; });
   const Line rest{std::span(rest_).first(num_rest_), line.num_ctas, line.cost, loads_};
   SplitResult result =
       split_evenly(rest, num_heads, {out.cta_begin, out.items + num_hands_, out.scratch});
@@ -26,9 +44,8 @@ SplitResult Dealer::split(const Line& line, int num_heads, const SplitOutput& ou
 }
 
 // From the first stream on that no CTA has room for, all are left.
-void Dealer::deal(const Line& line, std::int64_t budget) {
-  num_hands_ = num_rest_ = 0;
-  std::fill(counts_.begin(), counts_.end(), 0);
+void Dealer::deal_by_head(const Line& line, std::int64_t budget) {
+  num_rest_ = 0;
   begin_tournament(line.num_ctas);
   bool goes_on = true;
   for (auto begin = line.runs.begin(), end = begin; begin != line.runs.end(); begin = end) {
@@ -41,36 +58,83 @@ void Dealer::deal(const Line& line, std::int64_t budget) {
     }
     for (int head = first.kv_head_begin; head < first.kv_head_end; ++head) {
       for (auto run = begin; run != end; ++run) {
-        goes_on = goes_on && give(line, budget, *run, head);
-        if (!goes_on) leave(*run, head, head + 1);
+        goes_on = goes_on && has_room(line, budget, *run);
+        if (goes_on)
+          give(line, *run, head);
+        else
+          leave(*run, head, head + 1);
       }
     }
   }
-  for (std::size_t cta = 0; cta < loads_.size(); ++cta) loads_[cta] = nodes_[nodes_.size() / 2 + cta].load;
 }
 
-// Half a stream more must have room behind it: crumbs of a stream that goes to many CTAs are joined one by one.
-bool Dealer::give(const Line& line, std::int64_t budget, const StreamRun& run, int head) {
+// With half a stream more behind it: crumbs of a stream that goes to many CTAs are joined one by one.
+bool Dealer::has_room(const Line& line, std::int64_t budget, const StreamRun& run) const {
   const std::int64_t cost = line.cost.whole(run.num_tiles());
-  const Node least = nodes_[1];
-  if (least.load + cost + cost / 2 > budget) return false;
-  add_to_least(cost);
-  ++counts_[static_cast<std::size_t>(least.cta)];
-  hands_[num_hands_++] = {&run, head, least.cta};
-  return true;
+  return nodes_[1].load + cost + cost / 2 <= budget;
 }
 
 void Dealer::leave(const StreamRun& run, int head_begin, int head_end) {
   write_item(rest_[num_rest_++].item, run, head_begin, head_end, run.item.tile_begin, run.item.tile_end);
 }
 
+// --- to the end -------------------------------------------------------------------------------
+
+void Dealer::sort_runs(const Line& line) {
+  const auto order = std::span(order_).first(line.runs.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto tiles = [&](std::int32_t run) { return line.runs[static_cast<std::size_t>(run)].num_tiles(); };
+  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return tiles(a) != tiles(b) ? tiles(a) > tiles(b) : a < b;
+  });
+}
+
+// What the busiest CTA would have to do.
+std::int64_t Dealer::longest_share(const Line& line) {
+  begin_tournament(line.num_ctas);
+  for (const std::int32_t i : std::span(order_).first(line.runs.size())) {
+    const StreamRun& run = line.runs[static_cast<std::size_t>(i)];
+    for (int head = 0; head < run.num_heads(); ++head) add_to_least(line.cost.whole(run.num_tiles()));
+  }
+  std::int64_t longest = 0;
+  for (const Node& node : loads(line.num_ctas)) longest = std::max(longest, node.load);
+  return longest;
+}
+
+SplitResult Dealer::deal_all(const Line& line, const SplitOutput& out) {
+  begin_tournament(line.num_ctas);
+  for (const std::int32_t i : std::span(order_).first(line.runs.size())) {
+    const StreamRun& run = line.runs[static_cast<std::size_t>(i)];
+    for (int head = run.item.kv_head_begin; head < run.item.kv_head_end; ++head) give(line, run, head);
+  }
+  std::fill_n(out.cta_begin, line.num_ctas + 1, 0);
+  write_in_front(line, out);
+  Load load;
+  for (const Node& node : loads(line.num_ctas)) {
+    load.current = node.load;
+    load.close_cta();
+  }
+  return {.items = static_cast<int>(num_hands_), .max_over_mean = load.max_over_mean(line.num_ctas), .busiest = load.busiest};
+}
+
+// --- dealing ----------------------------------------------------------------------------------
+
 void Dealer::begin_tournament(int num_ctas) {
+  num_hands_ = 0;
+  std::fill(counts_.begin(), counts_.end(), 0);
   const std::size_t leaves = nodes_.size() / 2;
   for (std::size_t i = 0; i < leaves; ++i) {
     const auto cta = static_cast<std::int32_t>(i);
     nodes_[leaves + i] = {cta < num_ctas ? 0 : std::numeric_limits<std::int64_t>::max(), cta};
   }
   for (std::size_t i = leaves - 1; i > 0; --i) nodes_[i] = nodes_[2 * i];
+}
+
+void Dealer::give(const Line& line, const StreamRun& run, int head) {
+  const std::int32_t cta = nodes_[1].cta;
+  add_to_least(line.cost.whole(run.num_tiles()));
+  ++counts_[static_cast<std::size_t>(cta)];
+  hands_[num_hands_++] = {&run, head, cta};
 }
 
 // Of equals the one with the lower number wins.

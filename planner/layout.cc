@@ -7,6 +7,7 @@
 #include "engine/error.h"
 #include "planner/check_batch.h"
 #include "planner/chunks.h"
+#include "planner/deal.h"
 
 namespace heddle {
 namespace {
@@ -109,6 +110,9 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   }
   // A cut inside a stream turns one item into at most four: whole heads, part | part, whole heads.
   bounds.items = whole_items + 3 * (ctas - 1);
+  // Those of one query tile too are listed head by head in a batch of few streams that is dealt (deal.h).
+  if (pipeline == Pipeline::append)
+    bounds.items += std::min(requests * (config.num_kv_heads - 1), kFewStreams * ctas);
   bounds.partials = ctas;  // the stream that a CTA's share ends in
   return bounds;
 }

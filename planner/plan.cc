@@ -132,7 +132,7 @@ Planner::Planner(const PlanConfig& config, const Maxima& maxima)
       scratch_->borders.resize(borders);
     if (p != Pipeline::append) continue;
     scratch_->items.resize(static_cast<std::size_t>(bounds.items));
-    if (!config.batch_invariant) scratch_->dealer.emplace(bounds.items, config.of(p).num_ctas);
+    if (!config.batch_invariant) scratch_->dealer.emplace(bounds.runs, bounds.items, config.of(p).num_ctas);
   }
   if (config.share_prefixes) scratch_->prefixes.emplace(config, maxima);
 }
@@ -208,8 +208,9 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
     const SplitResult split =
         config_.batch_invariant
             ? split_by_chunks(line.runs, config_, static_cast<Pipeline>(p), place, scratch_->borders)
-        : lists[p].most_tiles() >= kManyTiles ? scratch_->dealer->split(line, config_.num_kv_heads, place)
-                                       : split_evenly(line, config_.num_kv_heads, place);
+        : p == static_cast<int>(Pipeline::append)
+            ? scratch_->dealer->split(line, config_.num_kv_heads, lists[p].most_tiles(), place)
+            : split_evenly(line, config_.num_kv_heads, place);
     section.num_items = split.items;
     writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
     summary.items[p] = split.items;

@@ -65,7 +65,7 @@ SplitResult split_evenly(const Line& line, int num_heads, const SplitOutput& out
                       [&line](std::int64_t tried) { return price(line, tried); });
     if (budget < writer.load.busiest) writer = written(line, num_heads, budget, out);
   }
-  return {writer.items, writer.partials, writer.joins, writer.load.max_over_mean(line.num_ctas)};
+  return {writer.items, writer.partials, writer.joins, writer.load.max_over_mean(line.num_ctas), writer.load.busiest};
 }
 
 }  // namespace heddle

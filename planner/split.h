@@ -31,6 +31,7 @@ struct SplitResult {
   int partials = 0;
   int joins = 0;               // cut streams
   double max_over_mean = 1.0;  // of the cost over all CTAs; 1 where there is no work
+  std::int64_t busiest = 0;    // CTA's cost, in LineCost's units
 };
 
 // A CTA publishes at most one partial state: that of the stream which its share ends in. `num_heads`: of the model.

@@ -210,7 +210,7 @@ SplitResult split_by_chunks(std::span<const StreamRun> runs, const PlanConfig& c
                  borders[static_cast<std::size_t>(cta) + 1]);
     out.cta_begin[cta + 1] = writer.items;
   }
-  return {writer.items, writer.partials, writer.joins, load.max_over_mean(line.num_ctas)};
+  return {writer.items, writer.partials, writer.joins, load.max_over_mean(line.num_ctas), load.busiest};
 }
 
 }  // namespace heddle

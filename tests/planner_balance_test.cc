@@ -133,6 +133,23 @@ TEST_CASE("query tiles of a long prompt are dealt head by head, so that CTAs are
   }
 }
 
+TEST_CASE("streams of a short prompt stay whole where that is more even than cuts", "[planner][balance]") {
+  const PlanConfig config = named_config();
+  for (const std::string_view name : {"1x1024", "1x2048", "4x700"}) {
+    INFO(name);
+    const std::vector<std::int32_t> lens = parse_lengths(name);
+    Planned planned = plan_of(config, lens, lens, {.causal = 1});
+    CHECK(planned.summary.partials[1] == 0);
+    CHECK(planned.summary.max_over_mean[1] <= 1.07);
+    CHECK(balance_of(config, planned, Pipeline::append).max_over_mean == Approx(planned.summary.max_over_mean[1]).epsilon(1e-3));
+  }
+  // Cut, as before: fewer streams than CTAs, and streams of which a whole one more or less is much.
+  for (const auto& [qo, kv] : {std::pair{"1x64", "1x16384"}, {"1x2048", "1x16384"}}) {
+    INFO(qo);
+    CHECK(plan_of(config, parse_lengths(qo), parse_lengths(kv), {.causal = 1}).summary.partials[1] >= 50);
+  }
+}
+
 TEST_CASE("10,000 requests of 8 heads copy one item each, and three a border at most", "[planner][balance]") {
   const std::vector<std::int32_t> kv = parse_lengths("10000x300");
   const Planned planned = plan_of(named_config(), ones(kv), kv);
