@@ -149,7 +149,7 @@ class AppendSm90 {
  private:
   HEDDLE_DEVICE void init_barriers() {
     for (int i = 0; i < Smem::kQBuffers; ++i) {
-      barrier_init(&smem_.q_full[i], kWarpgroupSize + 1);  // the rows, and the record
+      barrier_init(&smem_.q_full[i], kWarpgroupSize + kWarpSize);  // the rows, and the record
       barrier_init(&smem_.q_empty[i], kGroups * kWarpgroupWarps);
     }
     for (int i = 0; i < Smem::kStages; ++i) {

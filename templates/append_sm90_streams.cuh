@@ -94,7 +94,7 @@ class AppendSm90Streams {
       word_ = reinterpret_cast<const uint32_t*>(next_item_)[lane - kMaskWords];
   }
 
-  // The first warp together.
+  // The first warp together; each lane says by itself that it has written.
   HEDDLE_DEVICE void write_record() const {
     AppendStream& s = *record_;
     const bool is_end = items_left_ == 0;
@@ -102,7 +102,11 @@ class AppendSm90Streams {
     __syncwarp();
     if constexpr (Spec::kRowsGiven)
       if (!is_end) write_given_ranges(s);
-    if (lane_index() > 0) return;
+    if (lane_index() == 0) write_rest(s, is_end);
+    barrier_arrive(&smem_.q_full[q_.stage]);
+  }
+
+  HEDDLE_DEVICE void write_rest(AppendStream& s, bool is_end) const {
     if (!is_end) {
       s.kv_head = next_head_ == kFirstHead ? s.item.kv_head_begin : next_head_;
       if constexpr (Spec::kTransformedKeys)
@@ -113,7 +117,6 @@ class AppendSm90Streams {
       }
     }
     s.is_end = is_end;
-    barrier_arrive(&smem_.q_full[q_.stage]);
   }
 
   // The first warp together.
