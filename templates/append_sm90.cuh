@@ -27,6 +27,18 @@
 //                                                            its rows' bytes
 //   633   650   628    626    638   466    418  603   669    + what the cycles below say, right behind all GPU tests;
 //                                                            FlashAttention 3 in that run 654, 623, 658, 724, 654, 437, 472, 639
+//   639   651   620    716    654   472    455  677   689    + streams dealt head by head (planner/deal.h), Q of 128-row tiles
+//                                                            in registers, few boxes by one warp, d64 192 x 128 (2026-12-01;
+//                                                            FlashAttention 3 651, 617, 641, 712, 664, 438, 474, 645)
+// Energy of a launch, mJ (the driver's counter over a second of launches): the power limit makes it time. As it was / now /
+//   FlashAttention 3: 16k ragged 2420 to 2460 / 2360 / 2370, full 4800 / 4720 / 5270, chunk 645 / 575 / 573, 4x4k 695 / 684 / 677,
+//   16x1k 240 / 237 / 244, d64 530 / 470 / 454, d256 373 / 334. What it went to: keys read again from memory (chunk 1.37 GB
+//   of 67 MB, FlashAttention 3 86 MB; 16k ragged 440 MB, now 202), and Q read from shared memory for every product (a fifth of
+//   what is read there). Q in registers alone: full 637 to 646, d64 424 to 438, 16k 628 to 630; in 64-row tiles verify of 8
+//   and 16 tokens 139.1 and 141.0 us where it was 138.2 and 140.2. One warp for few boxes: 16k ragged 0.5 %, d64 0.7 % of
+//   a second's launches; the loader had been 13 % of all instructions.
+//   D = 64, with Q in registers 192 x 96 442 (152 registers a consumer or 160), 192 x 112 440, 128 x 128 432; without
+//   192 x 112 440, 192 x 128 449 to 452, which leaves the loader 32 registers. D = 128 with 192 x 80: 636 for 643 (16k), 458 for 470.
 // The same within 2 %: where a turn ends (after issuing P V, once S stands, before the last step of P V);
 //   weights packed before or after the wait for O; streams one after the other in place of overlapped.
 // Slower: a quarter or an eighth of exp2 as polynomials on the FMA pipe (16k 580 / 559, 4x4k 410 / 426);
@@ -69,8 +81,9 @@
 //         issued (chunk 1.34: the loader was the limit, its warps never waited for a stage)
 //   5.05  (1.23) the loader: its stream in registers, one elected lane a warp for its boxes in place of a loop over lanes,
 //         80 cycles a box
-//   4.96  (1.19) the loader as it stands, where a warp's boxes are whole rows. In that run TFLOP/s were 632 (664) where the
+//   4.96  (1.19) the loader as it stood, where a warp's boxes are whole rows. In that run TFLOP/s were 632 (664) where the
 //         loader before it had 629 (641); FlashAttention 3, with as many cycles, has 5 % more under the power limit.
+//   4.90  streams dealt head by head
 //   Slower: half of P V issued behind the maxima 5.81; the turn's end between S and P V 5.10 (1.32, before the loader).
 // One consumer warpgroup, 64 x 128, where no request has more than 64 rows: tree verification of 8 tokens 141 us (read
 //   4.68 TB/s) where 128 x 128 took 153 (4.56); without a tree 140 where it took 139 (4.58), so not measured as better.

@@ -34,7 +34,7 @@ HEDDLE_DEVICE RowInfo row_of(const AppendStream& s, int row) {
 }
 
 // Whether consumers keep their query rows in registers, beside scores, weights and O. Hooks on logits and given ranges
-// need these for themselves (ptxas spills), as do 192 x 128 tiles, and a loader that transforms rows has taken some.
+// need these for themselves (ptxas spills), as do tiles of 192 rows, and a loader that transforms rows has taken some.
 // Tiles of 64 rows wait for memory, and longer so.
 template <class Spec, class Hooks>
 inline constexpr bool kHoldsQueries =
