@@ -20,10 +20,12 @@ Dealer::Dealer(std::int64_t max_runs, std::int64_t max_items, int num_ctas)
 // A deal to the end must gain more than a hundredth: it forgets L2.
 SplitResult Dealer::split(const Line& line, int num_heads, std::int32_t most_tiles, const SplitOutput& out) {
   const SplitResult cut = most_tiles >= kManyTiles ? split_by_head(line, num_heads, out) : split_evenly(line, num_heads, out);
-  if (cut.partials == 0 && cut.max_over_mean < 1.01) return cut;
   if (static_cast<std::int64_t>(line.runs.size()) * num_heads > kFewStreams * line.num_ctas) return cut;
+  const std::int64_t worth = cut.busiest - cut.busiest / 100;
+  const LineTotals totals = totals_of(line);
+  if (std::max(totals.cost / line.num_ctas, totals.longest) >= worth) return cut;  // no deal is more even than that
   sort_runs(line);
-  return longest_share(line) < cut.busiest - cut.busiest / 100 ? deal_all(line, out) : cut;
+  return longest_share(line) < worth ? deal_all(line, out) : cut;
 }
 
 // --- head by head -----------------------------------------------------------------------------
