@@ -24,8 +24,12 @@ SplitResult Dealer::split(const Line& line, int num_heads, std::int32_t most_til
   const std::int64_t worth = cut.busiest - cut.busiest / 100;
   const LineTotals totals = totals_of(line);
   if (std::max(totals.cost / line.num_ctas, totals.longest) >= worth) return cut;  // no deal is more even than that
-  sort_runs(line);
-  return longest_share(line) < worth ? deal_all(line, out) : cut;
+  deal_all(line);
+  const SplitResult whole = result_of_hands(line);
+  if (whole.busiest >= worth) return cut;
+  std::fill_n(out.cta_begin, line.num_ctas + 1, 0);
+  write_in_front(line, out);
+  return whole;
 }
 
 // --- head by head -----------------------------------------------------------------------------
@@ -82,35 +86,22 @@ void Dealer::leave(const StreamRun& run, int head_begin, int head_end) {
 
 // --- to the end -------------------------------------------------------------------------------
 
-void Dealer::sort_runs(const Line& line) {
+void Dealer::deal_all(const Line& line) {
   const auto order = std::span(order_).first(line.runs.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto tiles = [&](std::int32_t run) { return line.runs[static_cast<std::size_t>(run)].num_tiles(); };
+  const auto run_at = [&](std::int32_t i) -> const StreamRun& { return line.runs[static_cast<std::size_t>(i)]; };
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return tiles(a) != tiles(b) ? tiles(a) > tiles(b) : a < b;
+    const std::int32_t of_a = run_at(a).num_tiles(), of_b = run_at(b).num_tiles();
+    return of_a != of_b ? of_a > of_b : a < b;
   });
+  begin_tournament(line.num_ctas);
+  for (const std::int32_t i : order) {
+    const WorkItem& item = run_at(i).item;
+    for (int head = item.kv_head_begin; head < item.kv_head_end; ++head) give(line, run_at(i), head);
+  }
 }
 
-// What the busiest CTA would have to do.
-std::int64_t Dealer::longest_share(const Line& line) {
-  begin_tournament(line.num_ctas);
-  for (const std::int32_t i : std::span(order_).first(line.runs.size())) {
-    const StreamRun& run = line.runs[static_cast<std::size_t>(i)];
-    for (int head = 0; head < run.num_heads(); ++head) add_to_least(line.cost.whole(run.num_tiles()));
-  }
-  std::int64_t longest = 0;
-  for (const Node& node : loads(line.num_ctas)) longest = std::max(longest, node.load);
-  return longest;
-}
-
-SplitResult Dealer::deal_all(const Line& line, const SplitOutput& out) {
-  begin_tournament(line.num_ctas);
-  for (const std::int32_t i : std::span(order_).first(line.runs.size())) {
-    const StreamRun& run = line.runs[static_cast<std::size_t>(i)];
-    for (int head = run.item.kv_head_begin; head < run.item.kv_head_end; ++head) give(line, run, head);
-  }
-  std::fill_n(out.cta_begin, line.num_ctas + 1, 0);
-  write_in_front(line, out);
+SplitResult Dealer::result_of_hands(const Line& line) const {
   Load load;
   for (const Node& node : loads(line.num_ctas)) {
     load.current = node.load;

@@ -43,9 +43,8 @@ class Dealer {
   bool has_room(const Line& line, std::int64_t budget, const StreamRun& run) const;
   void leave(const StreamRun& run, int head_begin, int head_end);
 
-  void sort_runs(const Line& line);
-  std::int64_t longest_share(const Line& line);
-  SplitResult deal_all(const Line& line, const SplitOutput& out);
+  void deal_all(const Line& line);
+  SplitResult result_of_hands(const Line& line) const;
 
   void give(const Line& line, const StreamRun& run, int head);
   void write_in_front(const Line& line, const SplitOutput& out);

@@ -13,7 +13,7 @@
 // (transformed_keys.cuh) need none of that.
 #pragma once
 
-#include "templates/append_sm90_streams.cuh"
+#include "templates/append_sm90_rows.cuh"
 
 namespace heddle {
 
@@ -25,19 +25,15 @@ class AppendSm90Loader {
   using VTile = typename Smem::VTile;
   using Address = KvAddress<Spec::kPageSize>;
   using Tiles = StreamTiles<Spec>;
-  // How the lanes of a warp lie on a tile: kLanes a row of a block, kStep rows at once; the four warps
-  // take turns, so that a thread's rows are 4 * kStep apart and share one swizzle.
-  static constexpr int kLanes = KTile::kBlockChunks;  // of V's as well
-  static constexpr int kStep = kWarpSize / kLanes;
-  static constexpr int kStride = kWarpgroupWarps * kStep;
+  using Rows = GatheredRows<KTile::kBlockChunks>;  // of Q and V as well
   static constexpr int kBoxRows = Spec::kBoxRows;
   static constexpr int kBoxBytes = kBoxRows * KTile::kRowBytes;
   static constexpr bool kBoxesOfQ = Spec::kQBoxTokens > 0 && !Hooks::has_query_transform;
   // Few boxes are the first warp's alone. The others go past such tiles without a look, so that consumers have the SM's
   // issue slots, and wait where the first one must have been before them (`stay_together`).
   static constexpr bool kFirstWarpLoads = kBoxRows > 0 && Spec::kTile.kv <= 2 * kBoxRows;
-  static_assert(kBoxRows % kStride == 0, "every warp looks up a row of each box");
-  static_assert(Spec::kTile.rows % kStride == 0 && Spec::kTile.kv % kStride == 0, "a warp copies whole steps");
+  static_assert(kBoxRows % Rows::kStride == 0, "every warp looks up a row of each box");
+  static_assert(Spec::kTile.rows % Rows::kStride == 0 && Spec::kTile.kv % Rows::kStride == 0, "a warp copies whole steps");
   static_assert(Spec::kTile.kv <= kWarpgroupSize, "one lane looks up one row");
 
  public:
@@ -90,7 +86,7 @@ class AppendSm90Loader {
     uint8_t* tile = smem_.q[streams_.q_stage()];
     const uint64_t* full = &smem_.q_full[streams_.q_stage()];
     const auto is_real = [&](int row) { return row < record().item.num_rows; };
-    copy_rows<QTile, false>(shared_address(tile), static_cast<const uint16_t*>(p_.q), [&](int row) {
+    Rows::template copy<QTile, false>(shared_address(tile), static_cast<const uint16_t*>(p_.q), [&](int row) {
       const int packed = record().item.row_begin + row;
       const int64_t q_row = record().item.qo_begin + packed / Spec::kGroup;
       const int head = record().kv_head * Spec::kGroup + packed % Spec::kGroup;
@@ -214,10 +210,10 @@ class AppendSm90Loader {
     if (kWhole && all_seen(start)) {
       const int64_t looked_up = offset_of(looked_up_row(0));
       wait_until_empty();
-      copy_rows<Tile, true>(tile, base, [&](int) { return looked_up; });
+      Rows::template copy<Tile, true>(tile, base, [&](int) { return looked_up; });
     } else {
       wait_until_empty();
-      copy_rows<Tile, false>(
+      Rows::template copy<Tile, false>(
           tile, base, [&](int row) { return record().some_see.contains(start + row) ? offset_of(row) : kNotSeen; });
     }
   }
@@ -234,7 +230,7 @@ class AppendSm90Loader {
     if (kFirstWarpLoads && warp_ > 0) return ring_.advance();
     int pages[kMost];
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) pages[i] = __shfl_sync(kFullMask, row_id, box_row(i) / kStride * kStep);
+    for (int i = 0; i < kMost; ++i) pages[i] = __shfl_sync(kFullMask, row_id, Rows::lane_of(box_row(i)));
     const uint64_t* full = &smem_.full[ring_.stage];
     const uint32_t tile = shared_address(smem_.stage[ring_.stage]);
     wait_until_empty();
@@ -298,41 +294,12 @@ class AppendSm90Loader {
     cp_async_wait<0>();
   }
 
-  // --- rows ---------------------------------------------------------------------------------
-
-  // The row that this lane looks up, of the `pass`-th kWarpSize rows that its warp copies.
-  HEDDLE_DEVICE int looked_up_row(int pass) const {
-    const int lane = producer_thread() % kWarpSize, warp = producer_thread() / kWarpSize;
-    return (pass * kLanes + lane / kStep) * kStride + warp * kStep + lane % kStep;
-  }
-
+  HEDDLE_DEVICE int looked_up_row(int pass) const { return Rows::looked_up(pass); }
   // Page id of the row that this lane looks up in tile t.
   HEDDLE_DEVICE void fetch_row_id(int t) {
     if (Spec::kPageSize == 0 || t < tiles_.range.begin) return;
     const int kv_pos = tiles_.range.start(t) + looked_up_row(0);
     next_id_ = Address::row_id(p_, record().item.kv_offset, kv_pos, record().some_see.contains(kv_pos));
-  }
-
-  // `offset_of(row)`: where the row lies, in elements, or, where not all are seen, kNotSeen.
-  template <class Tile, bool kAllSeen, class OffsetOf>
-  HEDDLE_DEVICE void copy_rows(uint32_t tile, const uint16_t* base, const OffsetOf& offset_of) const {
-    constexpr int kTurns = Tile::kRows / kStride;
-    const int lane = producer_thread() % kWarpSize, warp = producer_thread() / kWarpSize;
-    const int row = lane / kLanes, chunk = lane % kLanes;
-    const uint32_t to = tile + Tile::chunk_offset(warp * kStep + row, 0, chunk);
-    base += chunk * kChunkElements;
-    int64_t looked_up = 0;
-#pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      if (turn % kLanes == 0) looked_up = offset_of(looked_up_row(turn / kLanes));
-      const int64_t offset = __shfl_sync(kFullMask, looked_up, turn % kLanes * kStep + row);
-      const bool seen = kAllSeen || static_cast<int>(offset >> 32) != static_cast<int>(kNotSeen >> 32);
-      const uint16_t* from = base + (seen ? offset : 0);
-#pragma unroll
-      for (int block = 0; block < Tile::kBlocks; ++block)
-        cp_async_16(to + turn * kStride * Tile::kRowBytes + block * Tile::kBlockBytes, from + block * Tile::kBlockColumns,
-                    seen && Tile::has_chunk(block, chunk));
-    }
   }
 
   HEDDLE_DEVICE const AppendStream& record() const { return streams_.record(); }

@@ -126,14 +126,15 @@ TEST_CASE("B106 tiles fit the shared memory of every architecture, and of smalle
             {Pipeline::append, 0, 0}, {Pipeline::append, 16, 0}})
         for (int head_dim = 8; head_dim <= 256; head_dim += 8)
           for (const int head_dim_vo : {head_dim, 8, 64, 128, 256})
-            for (const TileConfig& tile :
-                 tile_candidates(pipeline, {.num_qo_heads = 8, .num_kv_heads = 2, .head_dim = head_dim,
-                                            .head_dim_vo = head_dim_vo, .max_qo_len = max_qo_len,
-                                            .max_requests = max_requests}, limits, head_dim % 16 == 0)) {
-              CHECK(tile.smem_bytes <= limits.shared_per_block);
-              CHECK(tile.ctas_per_sm * (tile.smem_bytes + 1024) <=
-                    limits.shared_per_sm);  // 1 KiB is the driver's
-            }
+            for (const bool tile_hooks : {false, true})
+              for (const TileConfig& tile :
+                   tile_candidates(pipeline, {.num_qo_heads = 8, .num_kv_heads = 2, .head_dim = head_dim,
+                                              .head_dim_vo = head_dim_vo, .max_qo_len = max_qo_len,
+                                              .max_requests = max_requests}, limits, tile_hooks)) {
+                CHECK(tile.smem_bytes <= limits.shared_per_block);
+                CHECK(tile.ctas_per_sm * (tile.smem_bytes + 1024) <=
+                      limits.shared_per_sm);  // 1 KiB is the driver's
+              }
     }
   }
   const DeviceLimits small{.num_sms = 40, .shared_per_block = 65536, .shared_per_sm = 65536};
