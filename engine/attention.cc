@@ -41,7 +41,7 @@ void transform_keys(const AttentionState& a, AttentionParams& p, SettledParams& 
                   {static_cast<unsigned>(k.tile.warps * 32)}, 0, stream, launch_args, a.engine->has_dependent_launch());
 }
 
-// Decode joins the states that append leaves of shared prefixes; without them it begins where append leaves SMs free.
+// Decode begins where append leaves SMs free, and waits for the states that append leaves of shared prefixes.
 constexpr Pipeline kLaunchOrder[] = {Pipeline::append, Pipeline::decode};
 
 }  // namespace

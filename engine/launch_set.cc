@@ -117,7 +117,7 @@ std::vector<Pipeline> launch_set(const AttentionConfig& c) {
   return {Pipeline::decode, Pipeline::append};
 }
 
-bool runs_side_by_side(const AttentionConfig& c) { return !c.share_prefixes && launch_set(c).size() == kNumPipelines; }
+bool runs_side_by_side(const AttentionConfig& c) { return launch_set(c).size() == kNumPipelines; }
 
 bool transforms_keys(const Variant& variant, const AttentionConfig& c) {
   constexpr int kFewestTileRows = 64;  // requests of one query tile gain nothing

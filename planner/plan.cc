@@ -79,8 +79,8 @@ void write_record(RequestRecord& to, const CheckedBatch& batch, int r) {
   to.padding = 0;
 }
 
-// How many of a request's first keys are shared: those up to the end of the innermost group around it.
-// Asked for every request in turn.
+// How many of a request's first keys are shared, those up to the end of the innermost group around it, and in how many
+// levels. Asked for every request in turn.
 class SharedKeys {
  public:
   explicit SharedKeys(std::span<const SharedPrefix> prefixes) : rest_(prefixes) {}
@@ -90,6 +90,7 @@ class SharedKeys {
     for (; !rest_.empty() && rest_.front().begin == request; rest_ = rest_.subspan(1)) around_[depth_++] = rest_.front();
     return depth_ > 0 ? around_[depth_ - 1].key_end : 0;
   }
+  std::int32_t num_levels() const { return static_cast<std::int32_t>(depth_); }  // around the request asked for last
 
  private:
   std::span<const SharedPrefix> rest_;
@@ -106,7 +107,7 @@ void list_streams(const PlanConfig& config, const CheckedBatch& batch, std::span
     if (qo_len == 0) continue;
     const std::int64_t kv_offset = batch.kv_offset(r) + (skipped > 0 ? skipped / batch.page_size : 0);
     lists[static_cast<int>(pipeline_of(config, qo_len))].add(
-        {kv_offset, r, batch.qo_begin(r), qo_len, batch.kv_len(r) - skipped});
+        {kv_offset, r, batch.qo_begin(r), qo_len, batch.kv_len(r) - skipped, shared.num_levels()});
   }
   for (const SharedPrefix& p : prefixes) {
     const std::int32_t rows = batch.qo_begin(p.end) - batch.qo_begin(p.begin);

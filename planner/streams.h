@@ -53,6 +53,7 @@ class StreamList {
   struct Request {
     std::int64_t kv_offset;
     std::int32_t number, qo_begin, qo_len, kv_len;
+    std::int32_t num_prefixes = 0;  // that it shares with others, in front of kv_offset
   };
 
   // Lists the query tiles of a request.
@@ -111,7 +112,8 @@ class StreamList {
     item.qo_len = request.qo_len;
     item.kv_len = request.kv_len;
     item.row_begin = row_begin;
-    item.num_rows = num_rows;
+    item.num_rows = static_cast<std::int16_t>(num_rows);
+    item.num_prefixes = static_cast<std::int16_t>(request.num_prefixes);
     item.kv_head_begin = 0;
     item.kv_head_end = num_heads_;
     item.tile_begin = tiles.tile_begin;

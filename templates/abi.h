@@ -105,12 +105,13 @@ struct WorkItem {
   int64_t kv_offset;  // paged: the request's first entry in kv_indices; ragged: its first K/V row
   int32_t request;    // below 0, -1 - (its first request * kMaxPrefixLevels + its level): a prefix that
                       // requests share, with the rows of all of them. It is the append pipeline's, and
-                      // leaves states instead of output, which decode, running behind it, joins with its own
+                      // leaves states instead of output, which decode, started behind it, joins with its own
   int32_t qo_begin;  // its first row in q and o
   int32_t qo_len;
   int32_t kv_len;
   int32_t row_begin;      // first packed row of the query tile
-  int32_t num_rows;       // packed rows in the tile, 1 .. tile rows
+  int16_t num_rows;       // packed rows in the tile, 1 .. tile rows
+  int16_t num_prefixes;   // that its rows share with others: levels [0, num_prefixes), whose states decode joins
   int32_t kv_head_begin;  // kv heads [begin, end), each over the same KV tiles
   int32_t kv_head_end;
   int32_t tile_begin;  // visited KV tiles [begin, end); empty: the rows see no key
@@ -146,7 +147,7 @@ struct PlanHeader {
   int32_t num_requests;
   int32_t requests_offset;
   PlanSection section[kNumPipelines];
-  int32_t prefix_row_begin;  // of q: rows [begin, begin + num_rows) may have states of shared prefixes
+  int32_t prefix_row_begin;  // of q: rows [begin, begin + num_rows) have room for states of shared prefixes
   int32_t prefix_num_rows;   // 0: nothing is shared in this step
   int32_t row_keys_offset;   // RowKeys of q's rows; 0: the batch gives none
   int32_t transformed_offset;  // TransformedKeys, num_transformed of them
@@ -174,11 +175,11 @@ struct AttentionParams {
   const int32_t* kv_indices;  // page ids; null when ragged
   const uint8_t* plan;        // PlanHeader
   const int32_t* cta_begin;   // of the pipeline that runs; at a fixed place behind the header
-  float* partial_o;           // [slots, tile rows, head_dim_vo], kEmptyWord between launches
+  float* partial_o;           // [slots, tile rows, head_dim_vo], kEmptyWord between launches; columns in the pipeline's order
   float* partial_lse;         // [slots, tile rows], the same
   float* prefix_o;            // [rows, num_qo_heads, kMaxPrefixLevels, head_dim_vo], and
   float* prefix_lse;          // [rows, num_qo_heads, kMaxPrefixLevels]: states of shared prefixes, of q's rows from
-                              // prefix_row_begin on; kEmptyWord where there is none, and between launches; null
+                              // prefix_row_begin on; kEmptyWord where there is none yet, and between launches; null
                               // where none are shared
   void* transformed_keys;     // [rows, num_kv_heads, head_dim] of kv_dtype: where TransformedKeys go; null where there
                               // is no room for any

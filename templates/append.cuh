@@ -278,9 +278,7 @@ class Append {
     const AppendOutput<Spec, Hooks> output(p_, hooks_, smem_.mask, smem_.item, smem_.kv_head);
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        output.finish(o_[f], half, row_of_lane(f, half), state_[f][half]);
+      output.finish(o_[f], {row_of_lane(f, 0), row_of_lane(f, 1)}, state_[f]);
     if (smem_.item.join == 0) return;
     __syncthreads();
     empty_lse<Spec>(p_, smem_.item, kThreads);

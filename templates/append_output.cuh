@@ -20,30 +20,44 @@ class AppendOutput {
                              const WorkItem& item, int kv_head)
       : p_(params), hooks_(hooks), mask_(mask), item_(item), kv_head_(kv_head) {}
 
-  // Writes row `row` of the query tile, or publishes it where the item is a piece that another joins.
-  HEDDLE_DEVICE void finish(Sums& o, int half, int row, const RowState& state) const {
-    const float sum = quad_sum(state.sum);
-    if (item_.partial < 0 || item_.join > 0)
-      store(o, half, row, state.max2, sum);
-    else if (row < item_.num_rows)
-      publish_row(o, half, row, state.max2, sum);
+  // Writes rows[0] and rows[1] of the query tile, or publishes them where the item is a piece that another joins. All
+  // lanes of a warp together: rows past the tile's end take part.
+  HEDDLE_DEVICE void finish(Sums& o, const int (&rows)[2], const RowState (&states)[2]) const {
+    RowSums row[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) row[half] = {states[half].max2, quad_sum(states[half].sum)};
+    if (item_.partial >= 0 && item_.join == 0) return publish_rows(o, rows, row);
+    if (item_.join > 0) await_slots(rows[0] - lane_index() / 4);
+    if (!kIsWide && item_.join > 0) join_both(o, rows, row);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (kIsWide && item_.join > 0) join_one(o, half, rows[half], row[half]);
+      store(o, half, rows[half], row[half]);
+    }
   }
 
  private:
+  static constexpr bool kIsWide = kBlocks > 16;  // registers are short
+
+  // Beside its accumulators.
+  struct RowSums {
+    float max2, sum;
+  };
+
   static HEDDLE_DEVICE int lane_column() { return lane_index() % 4 * 2; }
 
-  // All lanes of a warp together: rows past the tile's end take part in the turning over.
-  HEDDLE_DEVICE void store(Sums& o, int half, int row, float max2, float sum) const {
+  HEDDLE_DEVICE void store(const Sums& o, int half, int row, const RowSums& sums) const {
     const bool is_real = row < item_.num_rows;
-    if (item_.join > 0) join(o, half, row, Together{is_real}, max2, sum);
-    const HookContext context = row_info<Spec::kGroup>(mask_, item_, kv_head_, row).context;
+    int kv_head = kv_head_;
+    asm volatile("" : "+r"(kv_head));  // else the assembler finds its sign before a join, and keeps it in a register
+    const HookContext context = row_info<Spec::kGroup>(mask_, item_, kv_head, row).context;
     if constexpr (Spec::kSharesPrefixes) {
       if (item_.request < 0) {
-        if (is_real) keep_prefix(o, half, prefix_row<Spec>(p_, context) + prefix_level(item_), max2, sum);
+        if (is_real) keep_prefix(o, half, prefix_row<Spec>(p_, context) + prefix_level(item_), sums);
         return;
       }
     }
-    const RowResult<Hooks> result = finish_row(max2, sum, context, hooks_);
+    const RowResult<Hooks> result = finish_row(sums.max2, sums.sum, context, hooks_);
     uint16_t* to = static_cast<uint16_t*>(p_.o) + context.q_row * p_.o_row_stride + context.qo_head * p_.o_head_stride;
 #pragma unroll
     for (int block = 0; block + 4 <= kBlocks; block += 4) {
@@ -62,14 +76,13 @@ class AppendOutput {
     if (is_real && lane_column() == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
   }
 
-  // As publish_row() does, for the kernel behind this one.
-  HEDDLE_DEVICE void keep_prefix(const Sums& o, int half, int64_t row, float max2, float sum) const {
-    const float scale = slot_scale<Hooks>(sum);
+  // For decode, which takes four columns at a time: in their own order.
+  HEDDLE_DEVICE void keep_prefix(const Sums& o, int half, int64_t row, const RowSums& sums) const {
+    const float scale = slot_scale<Hooks>(sums.sum);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
-      publish(reinterpret_cast<float2*>(p_.prefix_o + row * kHeadDim + block * 8 + lane_column()),
-              float2{o[block][half * 2] * scale, o[block][half * 2 + 1] * scale});
-    if (lane_column() == 0) publish(p_.prefix_lse + row, slot_lse2<Hooks>(max2, sum));
+      publish(reinterpret_cast<float2*>(p_.prefix_o + row * kHeadDim + block * 8 + lane_column()), scaled(o, block, half, scale));
+    if (lane_column() == 0) publish(p_.prefix_lse + row, slot_lse2<Hooks>(sums.max2, sums.sum));
   }
 
   // This lane's two columns of a block, as they are stored.
@@ -103,57 +116,141 @@ class AppendOutput {
     }
   }
 
-  // The row's state becomes that of the whole stream: its own, then the slots in their order. Slots have all rows of a
-  // tile; those past the item's end are never published.
-  HEDDLE_DEVICE void join(Sums& o, int half, int row, const Together& who, float& max2, float& sum) const {
-    float scale = slot_scale<Hooks>(sum);
-    max2 = slot_lse2<Hooks>(max2, sum);
-    if constexpr (Hooks::use_softmax) sum = sum == 0.0f ? 0.0f : 1.0f;
+  // --- slots ----------------------------------------------------------------------------------
+
+  // A slot's row has the columns of two neighbouring blocks in the order of the lanes that hold them, four a lane, so
+  // that one word of 16 bytes is a lane's; of an odd number of blocks the last has two a lane. Its lse is its flag.
+  static constexpr int kPairs = kBlocks / 2;
+  static constexpr bool kOddBlock = kBlocks % 2 == 1;
+  static HEDDLE_DEVICE int pair_column(int pair) { return pair * 16 + lane_index() % 4 * 4; }
+  static HEDDLE_DEVICE int odd_column() { return (kBlocks - 1) * 8 + lane_column(); }
+
+  static HEDDLE_DEVICE float2 scaled(const Sums& o, int block, int half, float scale) {
+    return {o[block][half * 2] * scale, o[block][half * 2 + 1] * scale};
+  }
+
+  HEDDLE_DEVICE int64_t slot_row(int slot, int row) const { return int64_t(item_.partial + slot) * Spec::kTile.rows + row; }
+
+  HEDDLE_DEVICE void publish_rows(const Sums& o, const int (&rows)[2], const RowSums (&row)[2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (rows[half] >= item_.num_rows) continue;
+      float* const to = p_.partial_o + slot_row(0, rows[half]) * kHeadDim;
+      const float scale = slot_scale<Hooks>(row[half].sum);
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        const float2 left = scaled(o, 2 * pair, half, scale), right = scaled(o, 2 * pair + 1, half, scale);
+        *reinterpret_cast<float4*>(to + pair_column(pair)) = {left.x, left.y, right.x, right.y};
+      }
+      if constexpr (kOddBlock) *reinterpret_cast<float2*>(to + odd_column()) = scaled(o, kBlocks - 1, half, scale);
+    }
+    fence_behind_warp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (lane_column() == 0 && rows[half] < item_.num_rows)
+        publish(p_.partial_lse + slot_row(0, rows[half]), slot_lse2<Hooks>(row[half].max2, row[half].sum));
+  }
+
+  // Until the slots that the item joins have all 16 rows of this warp, from `first_row` on.
+  HEDDLE_DEVICE void await_slots(int first_row) const {
+    const int row = first_row + lane_index() % 16;
+    const bool wants = row < item_.num_rows;
+    bool is_missing;
+    do {
+      is_missing = false;
+#pragma unroll 4
+      for (int slot = 0; slot < item_.join; slot += 2) {
+        const int own_slot = min_of(slot + lane_index() / 16, item_.join - 1);
+        is_missing |= is_empty(load_relaxed(p_.partial_lse + slot_row(own_slot, row)));
+      }
+    } while (__any_sync(kFullMask, wants && is_missing));
+    fence_in_front_of_warp();
+  }
+
+  // What of one row of a slot is on its way to this lane: the first words, and what they weigh.
+  static constexpr int kAtOnce = min_of(max_of(kPairs, 1), kIsWide ? 4 : 8);
+  struct SlotWords {
+    const float* from;
+    float lse2;
+    float4 pairs[kAtOnce];
+  };
+  static HEDDLE_DEVICE void load_pairs(float4 (&pairs)[kAtOnce], const float* from, int first) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce && first + i < kPairs; ++i)
+      pairs[i] = load_relaxed(reinterpret_cast<const float4*>(from + pair_column(first + i)));
+  }
+  HEDDLE_DEVICE void load(SlotWords& words, int slot, int row) const {
+    const int64_t at = slot_row(slot, row);
+    words.from = p_.partial_o + at * kHeadDim;
+    words.lse2 = load_relaxed(p_.partial_lse + at);
+    load_pairs(words.pairs, words.from, 0);
+  }
+
+  // The rows' states become those of the whole stream: their own, then the slots in their order. Slots have all rows of a
+  // tile; what of them is past the item's end nobody looks at. One row's words are under way while the other's are added.
+  HEDDLE_DEVICE void join_both(Sums& o, const int (&rows)[2], RowSums (&row)[2]) const {
+    float scale[2] = {begin_join(row[0]), begin_join(row[1])};
+    SlotWords words[2];
+    load(words[0], 0, rows[0]);
 #pragma unroll 1
-    for (int s = 0; s < item_.join; ++s) {
-      const int64_t slot_row = int64_t(item_.partial + s) * Spec::kTile.rows + row;
-      const float lse2 = await(p_.partial_lse + slot_row, who);
-      float weight = 1.0f;
-      if constexpr (Hooks::use_softmax) {
-        const float top = fmaxf(max2, lse2);
-        const float base = top == negative_infinity() ? 0.0f : top;
-        weight = exp2_approx(lse2 - base);
-        const float factor = exp2_approx(max2 - base);
-        scale *= factor;
-        sum = fmaf(sum, factor, weight);
-        max2 = top;
-      } else if constexpr (kCountsKeys<Hooks>) {
-        sum += exp2_approx(lse2);
-      }
-      constexpr int kAtOnce = kBlocks % 8 == 0 ? 8 : kBlocks % 4 == 0 || kBlocks % 2 == 1 ? 4 : 2;
-#pragma unroll
-      for (int first = 0; first < kBlocks; first += kAtOnce) {
-        float2 x[kAtOnce];
-        // The last block stands in for those behind it.
-        const auto at = [&](int i) {
-          const int block = min_of(first + i, kBlocks - 1);
-          return reinterpret_cast<float2*>(p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column());
-        };
-        take_all(x, at, who);
-#pragma unroll
-        for (int i = 0; i < kAtOnce && first + i < kBlocks; ++i) {
-          float* mine = &o[first + i][half * 2];
-          mine[0] = fmaf(x[i].x, weight, mine[0] * scale);
-          mine[1] = fmaf(x[i].y, weight, mine[1] * scale);
-        }
-      }
-      scale = 1.0f;
+    for (int slot = 0; slot < item_.join; ++slot) {
+      load(words[1], slot, rows[1]);
+      add_slot(o, 0, words[0], row[0], scale[0]);
+      load(words[0], min_of(slot + 1, item_.join - 1), rows[0]);
+      add_slot(o, 1, words[1], row[1], scale[1]);
+    }
+  }
+  HEDDLE_DEVICE void join_one(Sums& o, int half, int row, RowSums& sums) const {
+    float scale = begin_join(sums);
+#pragma unroll 1
+    for (int slot = 0; slot < item_.join; ++slot) {
+      SlotWords words;
+      load(words, slot, row);
+      add_slot(o, half, words, sums, scale);
     }
   }
 
-  HEDDLE_DEVICE void publish_row(const Sums& o, int half, int row, float max2, float sum) const {
-    const int64_t slot_row = int64_t(item_.partial) * Spec::kTile.rows + row;
-    const float scale = slot_scale<Hooks>(sum);
+  // As if the row came from a slot. Returns what its accumulators are still to be multiplied with.
+  static HEDDLE_DEVICE float begin_join(RowSums& row) {
+    const float sum = row.sum;
+    row.max2 = slot_lse2<Hooks>(row.max2, sum);
+    if constexpr (Hooks::use_softmax) row.sum = sum == 0.0f ? 0.0f : 1.0f;
+    return slot_scale<Hooks>(sum);
+  }
+
+  HEDDLE_DEVICE void add_slot(Sums& o, int half, const SlotWords& words, RowSums& row, float& scale) const {
+    float weight = 1.0f;
+    if constexpr (Hooks::use_softmax) {
+      const float top = fmaxf(row.max2, words.lse2);
+      const float base = top == negative_infinity() ? 0.0f : top;
+      weight = exp2_approx(words.lse2 - base);
+      const float factor = exp2_approx(row.max2 - base);
+      scale *= factor;
+      row.sum = fmaf(row.sum, factor, weight);
+      row.max2 = top;
+    } else if constexpr (kCountsKeys<Hooks>) {
+      row.sum += exp2_approx(words.lse2);
+    }
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block)
-      publish(reinterpret_cast<float2*>(p_.partial_o + slot_row * kHeadDim + block * 8 + lane_column()),
-              float2{o[block][half * 2] * scale, o[block][half * 2 + 1] * scale});
-    if (lane_column() == 0) publish(p_.partial_lse + slot_row, slot_lse2<Hooks>(max2, sum));
+    for (int first = 0; first < kPairs; first += kAtOnce) {
+      float4 more[kAtOnce];
+      if (first > 0) load_pairs(more, words.from, first);
+#pragma unroll
+      for (int i = 0; i < kAtOnce && first + i < kPairs; ++i) {
+        const float4 x = first > 0 ? more[i] : words.pairs[i];
+        add(o[2 * (first + i)], half, {x.x, x.y}, weight, scale);
+        add(o[2 * (first + i) + 1], half, {x.z, x.w}, weight, scale);
+      }
+    }
+    if constexpr (kOddBlock)
+      add(o[kBlocks - 1], half, load_relaxed(reinterpret_cast<const float2*>(words.from + odd_column())), weight, scale);
+    scale = 1.0f;
+  }
+
+  static HEDDLE_DEVICE void add(float (&block)[4], int half, float2 x, float weight, float scale) {
+    float* mine = &block[half * 2];
+    mine[0] = fmaf(x.x, weight, mine[0] * scale);
+    mine[1] = fmaf(x.y, weight, mine[1] * scale);
   }
 
   const AttentionParams& p_;

@@ -309,8 +309,7 @@ class AppendSm90Consumer {
   HEDDLE_DEVICE void finish(const AppendStream& stream, const RowState (&state)[2], bool has_values) {
     if (kOverlapsStreams && !has_values) clear_o();
     const AppendOutput<Spec, Hooks> output(p_, hooks_, stream.mask, stream.item, stream.kv_head);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) output.finish(o_, half, own_row(half), state[half]);
+    output.finish(o_, {own_row(0), own_row(1)}, state);
     if (stream.item.join == 0) return;
     named_barrier_sync(kConsumerBarrier, kThreads);
     empty_lse<Spec>(p_, stream.item, kThreads);

@@ -71,7 +71,8 @@ class DecodeOutput {
   }
 
   HEDDLE_DEVICE void write_row(const HookContext& context, int column, JoinedState<Hooks>& state) const {
-    if constexpr (Spec::kSharesPrefixes) add_prefixes<Spec>(state, p_, context, column);
+    if constexpr (Spec::kSharesPrefixes)
+      if (item_.num_prefixes > 0) add_prefixes<Spec>(state, p_, context, column, item_.num_prefixes);
     const RowResult<Hooks> result = finish_row(state.max2, state.sum, context, hooks_);
     store_output<Spec>(p_, context, column, state.o * result.scale, result.lse, hooks_);
     if (column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
@@ -79,8 +80,8 @@ class DecodeOutput {
 
   HEDDLE_DEVICE void empty_prefixes() const {
     const int row = threadIdx.x / kMaxPrefixLevels, level = threadIdx.x % kMaxPrefixLevels;
-    if (row >= item_.num_rows || publishes()) return;
-    if (const int64_t first = prefix_row<Spec>(p_, context_of(row)); first >= 0) put_back_empty(p_.prefix_lse + first + level);
+    if (row >= item_.num_rows || level >= item_.num_prefixes || publishes()) return;
+    put_back_empty(p_.prefix_lse + prefix_row<Spec>(p_, context_of(row)) + level);
   }
 
   const AttentionParams& p_;

@@ -178,8 +178,7 @@ class HostAttention {
     } else if (item.request < 0) {
       write_state(p_.prefix_o, p_.prefix_lse, prefix_row + prefix_level(item), state);
     } else {
-      if (pipeline_ == Pipeline::decode && state_row >= 0 && state_row < header_.prefix_num_rows)
-        for (int level = 0; level < kMaxPrefixLevels; ++level) take_prefix(state, prefix_row + level);
+      for (int level = 0; level < item.num_prefixes; ++level) take_prefix(state, prefix_row + level);
       write_row(c, state);
     }
   }
@@ -239,13 +238,11 @@ class HostAttention {
       add_state(state, p_.partial_o, p_.partial_lse, int64_t(slot) * p_.tile_rows + row);
   }
 
-  // That of one of the row's shared prefixes, if it has it, which is then gone.
+  // That of one of the row's shared prefixes, which is then gone.
   void take_prefix(State& state, int64_t row) const {
-    uint32_t word;
-    std::memcpy(&word, p_.prefix_lse + row, 4);
-    if (word == kEmptyWord) return;
     add_state(state, p_.prefix_o, p_.prefix_lse, row);
-    std::memcpy(p_.prefix_lse + row, &kEmptyWord, 4);
+    std::memset(p_.prefix_o + row * p_.head_dim_vo, 0xff, sizeof(float) * p_.head_dim_vo);
+    std::memset(p_.prefix_lse + row, 0xff, sizeof(float));
   }
 
   void add_state(State& state, const float* from_o, const float* from_lse, int64_t row) const {

@@ -48,26 +48,6 @@ HEDDLE_DEVICE bool is_empty(float x) { return __float_as_uint(x) == kEmptyWord; 
 HEDDLE_DEVICE bool is_empty(float2 x) { return is_empty(x.x) || is_empty(x.y); }
 HEDDLE_DEVICE bool is_empty(float4 x) { return is_empty(x.x) || is_empty(x.y) || is_empty(x.z) || is_empty(x.w); }
 
-// Who polls: a lane by itself, or the lanes of a warp together, of which some may want nothing of what they read (it is
-// there, and empty). In a kernel with warpgroup products it is the latter: beside a loop that lanes leave one by one the
-// assembler keeps nothing in uniform registers, neither the ring of tiles nor descriptors.
-struct Alone {
-  HEDDLE_DEVICE bool go_on(bool is_missing) const { return is_missing; }
-};
-struct Together {
-  bool wants;
-  HEDDLE_DEVICE bool go_on(bool is_missing) const { return __any_sync(kFullMask, wants && is_missing); }
-};
-
-// Polls until something has been published.
-template <class Words, class Who = Alone>
-HEDDLE_DEVICE Words await(const Words* slot, const Who& who = {}) {
-  Words x;
-  do x = load_relaxed(slot);
-  while (who.go_on(is_empty(x)));
-  return x;
-}
-
 HEDDLE_DEVICE void put_back_empty(float* to) { store_relaxed(to, __uint_as_float(kEmptyWord)); }
 HEDDLE_DEVICE void put_back_empty(float2* to) {
   const float empty = __uint_as_float(kEmptyWord);
@@ -95,19 +75,9 @@ HEDDLE_DEVICE uint32_t load_all(Words (&x)[kMost], const At& at) {
   for (int i = 0; i < kMost; ++i) top = max_of(top, top_bits(x[i]));
   return top;
 }
-template <class Words, int kMost, class At, class Who = Alone>
-HEDDLE_DEVICE void await_all(Words (&x)[kMost], const At& at, const Who& who = {}) {
-  uint32_t top;
-  do top = load_all(x, at);
-  while (who.go_on(top == kEmptyWord));
-}
-
-// Takes them, and empties their places.
-template <class Words, int kMost, class At, class Who = Alone>
-HEDDLE_DEVICE void take_all(Words (&x)[kMost], const At& at, const Who& who = {}) {
-  await_all(x, at, who);
-#pragma unroll
-  for (int i = 0; i < kMost; ++i) put_back_empty(at(i));
+template <class Words, int kMost, class At>
+HEDDLE_DEVICE void await_all(Words (&x)[kMost], const At& at) {
+  while (load_all(x, at) == kEmptyWord) continue;
 }
 
 // Another NaN where it would look empty; arithmetic never gives that one, a hook's own bits could.
@@ -225,30 +195,40 @@ HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p
 
 // --- shared prefixes ------------------------------------------------------------------------
 
-// Where the states of a row's shared prefixes lie, one a level: written by append, taken by decode behind it.
-// Below 0: there is no room for any, and no need.
+// Where the states of a row's shared prefixes lie, one a level: published by append, taken by decode, which runs beside
+// it. A kernel that is waited for has started in front of the one that waits, and waits for none behind it.
 template <class Spec>
 HEDDLE_DEVICE int64_t prefix_row(const AttentionParams& p, const HookContext& context) {
   const PlanHeader& header = *reinterpret_cast<const PlanHeader*>(p.plan);
-  const int row = context.q_row - header.prefix_row_begin;
-  if (row < 0 || row >= header.prefix_num_rows) return -1;
-  return (int64_t(row) * p.num_kv_heads * Spec::kGroup + context.qo_head) * kMaxPrefixLevels;
+  return (int64_t(context.q_row - header.prefix_row_begin) * p.num_kv_heads * Spec::kGroup + context.qo_head) * kMaxPrefixLevels;
 }
 
-// Adds those that there are, four columns, the outermost first. A level has one only if the level around it has.
+// Adds those of levels [0, num_prefixes), at least one, four columns, the outermost first. Every word of o has one
+// reader, who empties it; words of lse have several.
 template <class Spec, class Hooks>
-HEDDLE_DEVICE void add_prefixes(JoinedState<Hooks>& state, const AttentionParams& p, const HookContext& context, int column) {
+HEDDLE_DEVICE void add_prefixes(JoinedState<Hooks>& state, const AttentionParams& p, const HookContext& context, int column,
+                                int num_prefixes) {
   const int64_t row = prefix_row<Spec>(p, context);
-  if (row < 0) return;
+  // The last level stands in for those behind it.
+  const auto lse_at = [&](int level) { return p.prefix_lse + row + min_of(level, num_prefixes - 1); };
+  const auto o_at = [&](int level) {
+    return reinterpret_cast<float4*>(p.prefix_o + (row + min_of(level, num_prefixes - 1)) * Spec::kHeadDimVo + column);
+  };
   float lse2[kMaxPrefixLevels];
+  float4 x[kMaxPrefixLevels];
+  bool is_missing;
+  do {
+    const uint32_t top = load_all(x, o_at);
+    is_missing = top == kEmptyWord;
 #pragma unroll
-  for (int level = 0; level < kMaxPrefixLevels; ++level) lse2[level] = load_relaxed(p.prefix_lse + row + level);
+    for (int level = 0; level < kMaxPrefixLevels; ++level) is_missing |= is_empty(lse2[level] = load_relaxed(lse_at(level)));
+  } while (is_missing);
 #pragma unroll
   for (int level = 0; level < kMaxPrefixLevels; ++level) {
-    if (is_empty(lse2[level])) return;
+    put_back_empty(o_at(level));
+    if (level >= num_prefixes) continue;
     state.raise(lse2[level]);
-    state.add(lse2[level],
-              load_relaxed(reinterpret_cast<const float4*>(p.prefix_o + (row + level) * Spec::kHeadDimVo + column)));
+    state.add(lse2[level], x[level]);
   }
 }
 

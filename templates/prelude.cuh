@@ -157,6 +157,16 @@ HEDDLE_DEVICE float4 load_relaxed(const float4* p) {
                : "memory");
   return x;
 }
+// Between what the lanes of a warp have written and a flag that one of them stores, relaxed; and, of a flag that one of
+// them has loaded so, between that and what all of them read.
+HEDDLE_DEVICE void fence_behind_warp() {
+  __syncwarp();
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+HEDDLE_DEVICE void fence_in_front_of_warp() {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  __syncwarp();
+}
 HEDDLE_DEVICE void store_relaxed(float* p, float x) {
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(p), "f"(x) : "memory");
 }

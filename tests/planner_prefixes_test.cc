@@ -87,6 +87,7 @@ class Reading {
       Row& row = rows_[static_cast<std::size_t>(item.qo_begin * config_.group + item.row_begin + i)];
       demand(is_prefix || row.request == first, "an item has rows of another request");
       demand(is_prefix || item.kv_len == tables_.kv[first] - front, "an item has other keys than its request");
+      if (!is_prefix) row.num_prefixes = item.num_prefixes;
       demand(!is_prefix || keys.end <= tables_.kv[row.request] - tables_.qo[row.request], "a row does not see all of a prefix");
       for (int head = item.kv_head_begin; head < item.kv_head_end; ++head)
         if (keys.begin < keys.end) row.read[static_cast<std::size_t>(head)].push_back(keys);
@@ -102,12 +103,15 @@ class Reading {
       for (std::vector<Keys>& read : row.read) {
         std::sort(read.begin(), read.end(), [](const Keys& a, const Keys& b) { return a.begin < b.begin; });
         Keys last{0, 0, -1};
+        int levels = 0;
         for (const Keys& keys : read) {
           demand(keys.begin == last.end, "a key is not read once");
           demand(keys.level == last.level || keys.level == last.level + 1 || keys.level == kOwn, "a level is left out");
           last = keys;
-          if (keys.level != kOwn) deepest = std::max(deepest, keys.level + 1);
+          if (keys.level != kOwn) levels = keys.level + 1;
         }
+        demand(levels == row.num_prefixes, "an item waits for other states than its rows have");
+        deepest = std::max(deepest, levels);
         demand(last.end == tables_.kv[row.request], "the last keys are not read");
         demand(read.empty() || last.level == kOwn, "the last keys are not the row's own");
       }
@@ -124,6 +128,7 @@ class Reading {
   struct Row {
     std::size_t request;
     std::vector<std::vector<Keys>> read;  // by kv head
+    int num_prefixes = 0;
   };
 
   void check_pages(std::size_t request, std::size_t first, const Keys& keys) const {
