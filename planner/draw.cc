@@ -120,7 +120,7 @@ struct Panel {
 // What a browser shows where the pointer rests on a bar.
 std::string tip(int cta, const WorkItem& first, std::size_t count) {
   const std::string whose = first.request < 0
-                                ? fmt::format("prefix of level {} from request {} on, {} query rows", prefix_level(first),
+                                ? fmt::format("part {} of what requests from {} on share, {} query rows", prefix_state(first),
                                               first_request(first), first.qo_len)
                                 : fmt::format("request {}", first.request);
   if (first.partial < 0) return fmt::format("CTA {}, {}: {} whole item{}", cta, whose, count, count == 1 ? "" : "s");
@@ -219,7 +219,7 @@ void draw_legend(Drawing& drawing, const PlanView& view, const Ranking& ranking)
   const std::string box = fmt::format(R"(x="{}" y="{:.1f}" width="12" height="12")", x, y - 10);
   drawing.add(R"(<rect {0} fill="#bbb"/><rect {0} class="piece"/>)", box);
   drawing.text(x + 18, y, "start", 11, "hatched: piece of a cut stream");
-  if (view.header().prefix_num_rows == 0) return;
+  if (view.header().prefix_states == 0) return;
   y += 18;
   const std::string dotted = fmt::format(R"(x="{}" y="{:.1f}" width="12" height="12")", x, y - 10);
   drawing.add(R"(<rect {0} fill="#999"/><rect {0} class="prefix"/>)", dotted);

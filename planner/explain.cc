@@ -106,18 +106,22 @@ std::string tiles_words(const PlanConfig& config, const PipelineShape& shape, co
   return words;
 }
 
-// Which of its keys are read once for several requests.
+// Which of its keys are read once for several requests, the parts of one prefix together.
 std::string prefix_words(const PlanView& view, const RequestRecord& record) {
-  std::array<const WorkItem*, kMaxPrefixLevels> levels{};
+  std::array<const WorkItem*, kMaxPrefixStates> states{};
   for (const WorkItem& item : view.section(Pipeline::append).items)
     if (item.request < 0 && record.qo_begin >= item.qo_begin && record.qo_begin < item.qo_begin + item.qo_len)
-      levels[static_cast<std::size_t>(prefix_level(item))] = &item;
+      states[static_cast<std::size_t>(prefix_state(item))] = &item;
+  const auto is_same = [](const WorkItem* a, const WorkItem* b) {
+    return b != nullptr && a->qo_begin == b->qo_begin && a->qo_len == b->qo_len;
+  };
   std::string words;
-  for (const WorkItem* item : levels) {
-    if (item == nullptr) break;
-    words += fmt::format("{} {} of its keys are read once for {}, from request {} on",
-                         words.empty() ? "The first" : ", the next", item->kv_len - item->qo_len,
-                         counted(item->qo_len, "query row"), first_request(*item));
+  for (auto part = states.begin(); part != states.end() && *part != nullptr;) {
+    const WorkItem* const first = *part;
+    std::int32_t keys = 0;
+    for (; part != states.end() && is_same(first, *part); ++part) keys += (*part)->kv_len - (*part)->qo_len;
+    words += fmt::format("{} {} of its keys are read once for {}, from request {} on", words.empty() ? "The first" : ", the next",
+                         keys, counted(first->qo_len, "query row"), first_request(*first));
   }
   return words.empty() ? "" : words + ", by the append pipeline; it joins their states with that of the rest. ";
 }

@@ -80,7 +80,8 @@ std::size_t transformed_keys_bytes(const PlanConfig& config, std::int64_t num_re
 PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline pipeline) {
   const PipelineShape& shape = config.of(pipeline);
   if (!shape.present) return {};
-  const std::int64_t requests = std::min<std::int64_t>(maxima.max_requests, maxima.max_qo_rows);
+  std::int64_t requests = std::min<std::int64_t>(maxima.max_requests, maxima.max_qo_rows);
+  if (pipeline == Pipeline::append) requests += most_prefix_parts(config, maxima);
   const std::int64_t ctas = shape.num_ctas;
   // Requests of more than one query tile are listed head by head (split.h). One with t tiles has
   // more than (t - 1) * tile_rows packed rows, which bounds the tiles of all of them.
@@ -90,10 +91,8 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
                          std::int64_t{maxima.max_qo_len} * config.group <= shape.tile_rows);
   if (!one_tile) {
     std::int64_t rows = maxima.max_qo_rows * config.group;
-    // Rows that decode runs are listed once more for every level of prefixes that they share. (There are fewer
-    // groups than requests in them.)
-    if (config.share_prefixes)
-      rows += (kMaxPrefixLevels - 1) * std::min(rows, requests * config.max_decode_rows);
+    // Rows that decode runs are listed once for every state of a prefix that they share.
+    if (config.share_prefixes) rows += most_prefix_states(config, maxima) * config.group;
     tiles = rows / shape.tile_rows + std::min(requests, rows / (shape.tile_rows + 1));
   }
   PlanBounds bounds;
@@ -120,6 +119,18 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
 std::int64_t most_prefix_rows(const PlanConfig& config, const Maxima& maxima) {
   if (!config.share_prefixes) return 0;
   return std::min(maxima.max_qo_rows, std::int64_t{maxima.max_requests} * (config.max_decode_rows / config.group));
+}
+
+std::int64_t most_prefix_states(const PlanConfig& config, const Maxima& maxima) {
+  const std::int64_t rows = most_prefix_rows(config, maxima);
+  const PipelineShape& append = config.of(Pipeline::append);
+  const std::int64_t filling = std::int64_t{append.num_ctas} * append.tile_rows / (config.num_kv_heads * config.group);
+  return std::max(rows * kMaxPrefixLevels, std::min(rows * kMaxPrefixStates, filling));
+}
+
+// Each has two rows at least.
+std::int64_t most_prefix_parts(const PlanConfig& config, const Maxima& maxima) {
+  return most_prefix_states(config, maxima) / 2;
 }
 
 WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima) {
@@ -154,8 +165,8 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
     section.partial_lse = take(rows * sizeof(float));
   }
   if (config.share_prefixes) {
-    const std::size_t rows = static_cast<std::size_t>(most_prefix_rows(config, maxima)) *
-                             static_cast<std::size_t>(config.num_kv_heads * config.group) * kMaxPrefixLevels;
+    const std::size_t rows = static_cast<std::size_t>(most_prefix_states(config, maxima)) *
+                             static_cast<std::size_t>(config.num_kv_heads * config.group);
     layout.prefix_o = take(rows * static_cast<std::size_t>(config.vo_dim()) * sizeof(float));
     layout.prefix_lse = take(rows * sizeof(float));
   }

@@ -39,5 +39,9 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
 // Query rows, one behind the other, that there is room for states of shared prefixes for: as many as decode
 // can have. (A batch whose decode rows lie further apart shares less.)
 std::int64_t most_prefix_rows(const PlanConfig& config, const Maxima& maxima);
+// States that there is room for, of all rows together and one head, and parts of prefixes that these may come from:
+// kMaxPrefixLevels for each row, and of few rows as many as give every CTA of append a stream.
+std::int64_t most_prefix_states(const PlanConfig& config, const Maxima& maxima);
+std::int64_t most_prefix_parts(const PlanConfig& config, const Maxima& maxima);
 
 }  // namespace heddle

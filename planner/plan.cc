@@ -9,7 +9,7 @@
 #include "planner/check_batch.h"
 #include "planner/deal.h"
 #include "planner/layout.h"
-#include "planner/prefixes.h"
+#include "planner/prefix_parts.h"
 #include "planner/row_keys.h"
 #include "planner/split.h"
 #include "planner/split_chunks.h"
@@ -24,6 +24,7 @@ struct Planner::Scratch {
   std::vector<ChunkPlace> borders;  // batch-invariant plans only
   std::optional<Dealer> dealer;     // of append; the others alone
   std::optional<PrefixFinder> prefixes;
+  std::optional<PrefixCutter> prefix_parts;
 };
 
 namespace {
@@ -79,40 +80,41 @@ void write_record(RequestRecord& to, const CheckedBatch& batch, int r) {
   to.padding = 0;
 }
 
-// How many of a request's first keys are shared, those up to the end of the innermost group around it, and in how many
-// levels. Asked for every request in turn.
+// How many of a request's first keys are shared, those up to the end of the innermost part around it, and how many
+// states they leave. Asked for every request in turn.
 class SharedKeys {
  public:
-  explicit SharedKeys(std::span<const SharedPrefix> prefixes) : rest_(prefixes) {}
+  explicit SharedKeys(std::span<const PrefixPart> parts) : rest_(parts) {}
 
-  std::int32_t in_front_of(int request) {
+  void enter(int request) {
     while (depth_ > 0 && around_[depth_ - 1].end <= request) --depth_;
     for (; !rest_.empty() && rest_.front().begin == request; rest_ = rest_.subspan(1)) around_[depth_++] = rest_.front();
-    return depth_ > 0 ? around_[depth_ - 1].key_end : 0;
   }
-  std::int32_t num_levels() const { return static_cast<std::int32_t>(depth_); }  // around the request asked for last
+  std::int32_t keys() const { return depth_ > 0 ? around_[depth_ - 1].key_end : 0; }
+  std::int32_t states() const { return static_cast<std::int32_t>(depth_); }
 
  private:
-  std::span<const SharedPrefix> rest_;
-  std::array<SharedPrefix, kMaxPrefixLevels> around_;
-  int depth_ = 0;
+  std::span<const PrefixPart> rest_;
+  std::array<PrefixPart, kMaxPrefixStates> around_;
+  std::size_t depth_ = 0;
 };
 
 // Lists the streams of every request, and of every shared prefix: its requests then have the keys behind it.
-void list_streams(const PlanConfig& config, const CheckedBatch& batch, std::span<const SharedPrefix> prefixes,
+void list_streams(const PlanConfig& config, const CheckedBatch& batch, std::span<const PrefixPart> parts,
                   std::span<StreamList, kNumPipelines> lists) {
-  SharedKeys shared(prefixes);
+  SharedKeys shared(parts);
   for (int r = 0; r < batch.num_requests; ++r) {
-    const std::int32_t qo_len = batch.qo_len(r), skipped = shared.in_front_of(r);
+    shared.enter(r);
+    const std::int32_t qo_len = batch.qo_len(r), skipped = shared.keys();
     if (qo_len == 0) continue;
     const std::int64_t kv_offset = batch.kv_offset(r) + (skipped > 0 ? skipped / batch.page_size : 0);
     lists[static_cast<int>(pipeline_of(config, qo_len))].add(
-        {kv_offset, r, batch.qo_begin(r), qo_len, batch.kv_len(r) - skipped, shared.num_levels()});
+        {kv_offset, r, batch.qo_begin(r), qo_len, batch.kv_len(r) - skipped, shared.states()});
   }
-  for (const SharedPrefix& p : prefixes) {
+  for (const PrefixPart& p : parts) {
     const std::int32_t rows = batch.qo_begin(p.end) - batch.qo_begin(p.begin);
     lists[static_cast<int>(Pipeline::append)].add_prefix(
-        {batch.kv_offset(p.begin) + p.key_begin / batch.page_size, prefix_number(p.begin, p.level),
+        {batch.kv_offset(p.begin) + p.key_begin / batch.page_size, prefix_number(p.begin, p.state),
          batch.qo_begin(p.begin), rows, p.keys() + rows},
         p.keys());
   }
@@ -135,16 +137,24 @@ Planner::Planner(const PlanConfig& config, const Maxima& maxima)
     scratch_->items.resize(static_cast<std::size_t>(bounds.items));
     if (!config.batch_invariant) scratch_->dealer.emplace(bounds.runs, bounds.items, config.of(p).num_ctas);
   }
-  if (config.share_prefixes) scratch_->prefixes.emplace(config, maxima);
+  if (!config.share_prefixes) return;
+  scratch_->prefixes.emplace(config, maxima);
+  scratch_->prefix_parts.emplace(config, maxima);
 }
 
 Planner::~Planner() = default;
 Planner::Planner(Planner&&) noexcept = default;
 Planner& Planner::operator=(Planner&&) noexcept = default;
 
-std::span<const SharedPrefix> Planner::shared_prefixes(const CheckedBatch& batch, const MaskBounds& mask) {
+std::span<const PrefixPart> Planner::shared_prefixes(const CheckedBatch& batch, const MaskBounds& mask, PlanSummary& summary) {
   if (batch.batch.kv_indices.empty()) return {};
-  return scratch_->prefixes->find(mask, batch);
+  const std::span<const SharedPrefix> prefixes = scratch_->prefixes->find(mask, batch);
+  summary.shared_prefixes = static_cast<int>(prefixes.size());
+  for (const SharedPrefix& p : prefixes) {
+    summary.shared_keys += std::int64_t{p.keys()} * (p.end - p.begin - 1);
+    summary.prefix_levels = std::max(summary.prefix_levels, p.level + 1);
+  }
+  return scratch_->prefix_parts->cut(prefixes, batch);
 }
 
 PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<std::byte> out) {
@@ -182,16 +192,10 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
 
   StreamList lists[] = {{config_, Pipeline::decode, mask, row_keys, scratch_->runs[0]},
                         {config_, Pipeline::append, mask, row_keys, scratch_->runs[1]}};
-  const std::span<const SharedPrefix> prefixes = shared_prefixes(checked, mask);
-  list_streams(config_, checked, prefixes, lists);
-  if (!prefixes.empty()) header.prefix_row_begin = checked.qo_begin(prefixes.front().begin);
-
-  summary.shared_prefixes = static_cast<int>(prefixes.size());
-  for (const SharedPrefix& p : prefixes) {
-    header.prefix_num_rows = std::max(header.prefix_num_rows, checked.qo_begin(p.end) - header.prefix_row_begin);
-    summary.shared_keys += std::int64_t{p.keys()} * (p.end - p.begin - 1);
-    summary.prefix_levels = std::max(summary.prefix_levels, p.level + 1);
-  }
+  const std::span<const PrefixPart> parts = shared_prefixes(checked, mask, summary);
+  list_streams(config_, checked, parts, lists);
+  if (!parts.empty()) header.prefix_row_begin = checked.qo_begin(parts.front().begin);
+  for (const PrefixPart& p : parts) header.prefix_states = std::max(header.prefix_states, p.state + 1);
   summary.num_qo_rows = checked.num_qo_rows();
   summary.max_kv_len = checked.max_kv_len;
   (config_.page_size == 0 ? summary.num_kv_rows : summary.num_indices) = checked.num_kv_entries();

@@ -112,9 +112,9 @@ struct WorkspaceLayout {
     int max_partials = 0;
   };
   std::array<Section, kNumPipelines> section;
-  // States of shared prefixes, with share_prefixes: a row each of q, head and level (rows: layout.h).
-  std::size_t prefix_o = 0;    // f32 [most_prefix_rows, num_qo_heads, kMaxPrefixLevels, head_dim_vo]
-  std::size_t prefix_lse = 0;  // f32 [most_prefix_rows, num_qo_heads, kMaxPrefixLevels]
+  // States of shared prefixes, with share_prefixes (most_prefix_states: layout.h).
+  std::size_t prefix_o = 0;    // f32 [most_prefix_states, num_qo_heads, head_dim_vo]
+  std::size_t prefix_lse = 0;  // f32 [most_prefix_states, num_qo_heads]
   std::size_t transformed_keys = 0;  // [max_transformed_keys, num_kv_heads, head_dim], 2 bytes each, with transforms_keys
   std::int64_t max_transformed_keys = 0;  // settled
   std::size_t slots_begin = 0, slots_end = 0;  // bytes that must be 0xff before first use
@@ -145,7 +145,7 @@ struct PlanSummary {
 };
 
 struct CheckedBatch;
-struct SharedPrefix;
+struct PrefixPart;
 
 // Checks batches and turns them into work lists. Allocates in its constructor only.
 // Not thread-safe: one Planner per workspace.
@@ -172,7 +172,7 @@ class Planner {
   struct Scratch;
   std::unique_ptr<Scratch> scratch_;
 
-  std::span<const SharedPrefix> shared_prefixes(const CheckedBatch& batch, const MaskBounds& mask);
+  std::span<const PrefixPart> shared_prefixes(const CheckedBatch& batch, const MaskBounds& mask, PlanSummary& summary);
 };
 
 }  // namespace heddle

@@ -28,10 +28,14 @@ std::int64_t equal_entries(const std::int32_t* a, const std::int32_t* b, std::in
 
 }  // namespace
 
+std::int32_t prefix_step(const PlanConfig& config) {
+  return std::lcm(config.of(Pipeline::append).tile_kv, config.page_size);
+}
+
 PrefixFinder::PrefixFinder(const PlanConfig& config, const Maxima& maxima)
     : config_(config),
       most_rows_(most_prefix_rows(config, maxima)),
-      step_(std::lcm<std::int64_t>(config.of(Pipeline::append).tile_kv, config.page_size)) {
+      step_(prefix_step(config)) {
   const auto nodes = static_cast<std::size_t>(maxima.max_requests) + 1;
   nodes_.reserve(nodes);
   open_.reserve(nodes);

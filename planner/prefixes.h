@@ -5,7 +5,7 @@
 // of what each request has for itself (RadixAttention, arXiv:2312.07104; Hydragen, arXiv:2402.05099;
 // FlashInfer's cascade). Prefixes nest, as in a radix tree: a system prompt for all, below it a
 // document for some, below that the samples of one answer. Each is a level of its own over the keys
-// behind those of the level around it, and a row joins the states of up to kMaxPrefixLevels of them.
+// behind those of the level around it, up to kMaxPrefixLevels of them.
 //
 // Neighbours alone are compared: what requests r and r + 1 have in common, for every r, makes the tree. A
 // group of it is worth sharing where that saves more than its items and states cost, by the cost models;
@@ -29,13 +29,16 @@ struct SharedPrefix {
 };
 
 // What stands for a request in the items of a prefix (templates/abi.h).
-constexpr std::int32_t prefix_number(std::int32_t first_request, std::int32_t level) {
-  return -1 - (first_request * kMaxPrefixLevels + level);
+constexpr std::int32_t prefix_number(std::int32_t first_request, std::int32_t state) {
+  return -1 - (first_request * kMaxPrefixStates + state);
 }
 // The request of an item, or the first that shares the prefix.
 constexpr std::int32_t first_request(const WorkItem& item) {
-  return item.request < 0 ? (-1 - item.request) / kMaxPrefixLevels : item.request;
+  return item.request < 0 ? (-1 - item.request) / kMaxPrefixStates : item.request;
 }
+
+// Keys that prefixes are whole multiples of: whole KV tiles of append that are whole pages.
+std::int32_t prefix_step(const PlanConfig& config);
 
 // Finds groups among the requests that decode runs. Allocates in its constructor only.
 class PrefixFinder {
@@ -71,7 +74,7 @@ class PrefixFinder {
 
   PlanConfig config_;
   std::int64_t most_rows_;
-  std::int64_t step_;  // whole KV tiles of append that are whole pages
+  std::int64_t step_;
   std::vector<Node> nodes_;         // the first one: all requests, nothing in common
   std::vector<std::int32_t> open_;  // from the first one down, while the tree grows
   std::vector<SharedPrefix> found_;

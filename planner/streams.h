@@ -53,7 +53,7 @@ class StreamList {
   struct Request {
     std::int64_t kv_offset;
     std::int32_t number, qo_begin, qo_len, kv_len;
-    std::int32_t num_prefixes = 0;  // that it shares with others, in front of kv_offset
+    std::int32_t prefix_states = 0;  // of the keys in front of kv_offset, which it shares with others
   };
 
   // Lists the query tiles of a request.
@@ -71,7 +71,7 @@ class StreamList {
       add_tiles(request, rows);
   }
 
-  // Lists a shared prefix (prefixes.h): `keys` whole tiles, all of which every row sees. Its rows are those
+  // Lists a part of a shared prefix (prefix_parts.h): `keys` whole tiles, all of which every row sees. Its rows are those
   // of all its requests, one behind the other; they stand behind its keys, so no mask touches them.
   void add_prefix(const Request& request, std::int32_t keys) {
     const std::size_t first = size_;
@@ -113,7 +113,7 @@ class StreamList {
     item.kv_len = request.kv_len;
     item.row_begin = row_begin;
     item.num_rows = static_cast<std::int16_t>(num_rows);
-    item.num_prefixes = static_cast<std::int16_t>(request.num_prefixes);
+    item.prefix_states = static_cast<std::int16_t>(request.prefix_states);
     item.kv_head_begin = 0;
     item.kv_head_end = num_heads_;
     item.tile_begin = tiles.tile_begin;

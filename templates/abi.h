@@ -95,23 +95,25 @@ struct TransformedKeys {
 // In place of a row where a request has none there: its keys are transformed as they are read.
 inline constexpr int32_t kNoKeyRow = -0x7fffffff - 1;
 
-// Shared prefixes nest. A row has the states of so many at most, of the outermost one first.
+// Shared prefixes nest, so many at most; and a row has so many states of them at most, since one may be read in parts. The
+// outermost one's come first.
 inline constexpr int kMaxPrefixLevels = 3;
+inline constexpr int kMaxPrefixStates = 16;
 
 // Packed row p of a request is (token p / group, head p % group of the kv head's group).
 // KV tile t of the visited ones is tile t of the sequence before gap_begin and t + gap_tiles from
 // there on (sink keys stand before the gap, the window behind it).
 struct WorkItem {
   int64_t kv_offset;  // paged: the request's first entry in kv_indices; ragged: its first K/V row
-  int32_t request;    // below 0, -1 - (its first request * kMaxPrefixLevels + its level): a prefix that
+  int32_t request;    // below 0, -1 - (its first request * kMaxPrefixStates + a state): a part of a prefix that
                       // requests share, with the rows of all of them. It is the append pipeline's, and
-                      // leaves states instead of output, which decode, started behind it, joins with its own
+                      // leaves that state of each instead of output, which decode, started behind it, joins
   int32_t qo_begin;  // its first row in q and o
   int32_t qo_len;
   int32_t kv_len;
   int32_t row_begin;      // first packed row of the query tile
   int16_t num_rows;       // packed rows in the tile, 1 .. tile rows
-  int16_t num_prefixes;   // that its rows share with others: levels [0, num_prefixes), whose states decode joins
+  int16_t prefix_states;  // of the prefixes that its rows share with others: [0, prefix_states), which decode joins
   int32_t kv_head_begin;  // kv heads [begin, end), each over the same KV tiles
   int32_t kv_head_end;
   int32_t tile_begin;  // visited KV tiles [begin, end); empty: the rows see no key
@@ -124,7 +126,7 @@ struct WorkItem {
 };
 
 // Of an item whose request is below 0.
-HEDDLE_BOTH constexpr int32_t prefix_level(const WorkItem& item) { return (-1 - item.request) % kMaxPrefixLevels; }
+HEDDLE_BOTH constexpr int32_t prefix_state(const WorkItem& item) { return (-1 - item.request) % kMaxPrefixStates; }
 
 // For people and checks on the host: kernels never read it.
 struct RequestRecord {
@@ -147,8 +149,8 @@ struct PlanHeader {
   int32_t num_requests;
   int32_t requests_offset;
   PlanSection section[kNumPipelines];
-  int32_t prefix_row_begin;  // of q: rows [begin, begin + num_rows) have room for states of shared prefixes
-  int32_t prefix_num_rows;   // 0: nothing is shared in this step
+  int32_t prefix_row_begin;  // of q: the first row that there is room for states of shared prefixes for, and
+  int32_t prefix_states;     // for how many a row; 0: nothing is shared in this step
   int32_t row_keys_offset;   // RowKeys of q's rows; 0: the batch gives none
   int32_t transformed_offset;  // TransformedKeys, num_transformed of them
   int32_t num_transformed;
@@ -177,8 +179,8 @@ struct AttentionParams {
   const int32_t* cta_begin;   // of the pipeline that runs; at a fixed place behind the header
   float* partial_o;           // [slots, tile rows, head_dim_vo], kEmptyWord between launches; columns in the pipeline's order
   float* partial_lse;         // [slots, tile rows], the same
-  float* prefix_o;            // [rows, num_qo_heads, kMaxPrefixLevels, head_dim_vo], and
-  float* prefix_lse;          // [rows, num_qo_heads, kMaxPrefixLevels]: states of shared prefixes, of q's rows from
+  float* prefix_o;            // [rows, num_qo_heads, prefix_states, head_dim_vo], and
+  float* prefix_lse;          // [rows, num_qo_heads, prefix_states]: states of shared prefixes, of q's rows from
                               // prefix_row_begin on; kEmptyWord where there is none yet, and between launches; null
                               // where none are shared
   void* transformed_keys;     // [rows, num_kv_heads, head_dim] of kv_dtype: where TransformedKeys go; null where there

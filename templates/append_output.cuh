@@ -53,7 +53,7 @@ class AppendOutput {
     const HookContext context = row_info<Spec::kGroup>(mask_, item_, kv_head, row).context;
     if constexpr (Spec::kSharesPrefixes) {
       if (item_.request < 0) {
-        if (is_real) keep_prefix(o, half, prefix_row<Spec>(p_, context) + prefix_level(item_), sums);
+        if (is_real) keep_prefix(o, half, prefix_row<Spec>(p_, context) + prefix_state(item_), sums);
         return;
       }
     }

@@ -11,7 +11,6 @@ class DecodeOutput {
   static constexpr int kHeadDimVo = Spec::kHeadDimVo;
   static constexpr int kRows = Spec::kTile.rows;
   static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
-  static_assert(kThreads >= kRows * kMaxPrefixLevels, "a thread empties one state");
 
  public:
   HEDDLE_DEVICE DecodeOutput(const AttentionParams& p, const Hooks& hooks, const WorkItem& item, int kv_head)
@@ -72,16 +71,18 @@ class DecodeOutput {
 
   HEDDLE_DEVICE void write_row(const HookContext& context, int column, JoinedState<Hooks>& state) const {
     if constexpr (Spec::kSharesPrefixes)
-      if (item_.num_prefixes > 0) add_prefixes<Spec>(state, p_, context, column, item_.num_prefixes);
+      if (item_.prefix_states > 0) add_prefixes<Spec>(state, p_, context, column, item_.prefix_states);
     const RowResult<Hooks> result = finish_row(state.max2, state.sum, context, hooks_);
     store_output<Spec>(p_, context, column, state.o * result.scale, result.lse, hooks_);
     if (column == 0 && Hooks::use_softmax) store_lse(p_, context, result.lse);
   }
 
   HEDDLE_DEVICE void empty_prefixes() const {
-    const int row = threadIdx.x / kMaxPrefixLevels, level = threadIdx.x % kMaxPrefixLevels;
-    if (row >= item_.num_rows || level >= item_.num_prefixes || publishes()) return;
-    put_back_empty(p_.prefix_lse + prefix_row<Spec>(p_, context_of(row)) + level);
+    if (publishes()) return;
+    const int num_states = item_.prefix_states;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < item_.num_rows * num_states; i += kThreads)
+      put_back_empty(p_.prefix_lse + prefix_row<Spec>(p_, context_of(i / num_states)) + i % num_states);
   }
 
   const AttentionParams& p_;

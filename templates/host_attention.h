@@ -172,13 +172,13 @@ class HostAttention {
     c.kv_pos = -1;
     if (item.join > 0) join(state, item, row);
     const int64_t state_row = int64_t(c.q_row) - header_.prefix_row_begin;
-    const int64_t prefix_row = (state_row * p_.num_kv_heads * p_.group + c.qo_head) * kMaxPrefixLevels;
+    const int64_t prefix_row = (state_row * p_.num_kv_heads * p_.group + c.qo_head) * header_.prefix_states;
     if (item.partial >= 0 && item.join == 0) {
       write_state(p_.partial_o, p_.partial_lse, int64_t(item.partial) * p_.tile_rows + row, state);
     } else if (item.request < 0) {
-      write_state(p_.prefix_o, p_.prefix_lse, prefix_row + prefix_level(item), state);
+      write_state(p_.prefix_o, p_.prefix_lse, prefix_row + prefix_state(item), state);
     } else {
-      for (int level = 0; level < item.num_prefixes; ++level) take_prefix(state, prefix_row + level);
+      for (int i = 0; i < item.prefix_states; ++i) take_prefix(state, prefix_row + i);
       write_row(c, state);
     }
   }
@@ -238,7 +238,7 @@ class HostAttention {
       add_state(state, p_.partial_o, p_.partial_lse, int64_t(slot) * p_.tile_rows + row);
   }
 
-  // That of one of the row's shared prefixes, which is then gone.
+  // One of those of the row's shared prefixes, which is then gone.
   void take_prefix(State& state, int64_t row) const {
     add_state(state, p_.prefix_o, p_.prefix_lse, row);
     std::memset(p_.prefix_o + row * p_.head_dim_vo, 0xff, sizeof(float) * p_.head_dim_vo);

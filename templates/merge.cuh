@@ -195,40 +195,42 @@ HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p
 
 // --- shared prefixes ------------------------------------------------------------------------
 
-// Where the states of a row's shared prefixes lie, one a level: published by append, taken by decode, which runs beside
-// it. A kernel that is waited for has started in front of the one that waits, and waits for none behind it.
+// Where the states of a row's shared prefixes lie, one behind the other: published by append, taken by decode, which runs
+// beside it. A kernel that is waited for has started in front of the one that waits, and waits for none behind it.
 template <class Spec>
 HEDDLE_DEVICE int64_t prefix_row(const AttentionParams& p, const HookContext& context) {
   const PlanHeader& header = *reinterpret_cast<const PlanHeader*>(p.plan);
-  return (int64_t(context.q_row - header.prefix_row_begin) * p.num_kv_heads * Spec::kGroup + context.qo_head) * kMaxPrefixLevels;
+  return (int64_t(context.q_row - header.prefix_row_begin) * p.num_kv_heads * Spec::kGroup + context.qo_head) *
+         header.prefix_states;
 }
 
-// Adds those of levels [0, num_prefixes), at least one, four columns, the outermost first. Every word of o has one
-// reader, who empties it; words of lse have several.
+// Adds so many of them, at least one, four columns, in their order. Every word of o has one reader, who empties it;
+// words of lse have several.
 template <class Spec, class Hooks>
 HEDDLE_DEVICE void add_prefixes(JoinedState<Hooks>& state, const AttentionParams& p, const HookContext& context, int column,
-                                int num_prefixes) {
+                                int num_states) {
+  constexpr int kAhead = 8;  // under way, by registers
   const int64_t row = prefix_row<Spec>(p, context);
-  // The last level stands in for those behind it.
-  const auto lse_at = [&](int level) { return p.prefix_lse + row + min_of(level, num_prefixes - 1); };
-  const auto o_at = [&](int level) {
-    return reinterpret_cast<float4*>(p.prefix_o + (row + min_of(level, num_prefixes - 1)) * Spec::kHeadDimVo + column);
-  };
-  float lse2[kMaxPrefixLevels];
-  float4 x[kMaxPrefixLevels];
-  bool is_missing;
-  do {
-    const uint32_t top = load_all(x, o_at);
-    is_missing = top == kEmptyWord;
+#pragma unroll 1
+  for (int begin = 0; begin < num_states; begin += kAhead) {
+    // The last one stands in for those behind it.
+    const auto slot = [&](int i) { return row + min_of(begin + i, num_states - 1); };
+    const auto o_at = [&](int i) { return reinterpret_cast<float4*>(p.prefix_o + slot(i) * Spec::kHeadDimVo + column); };
+    float lse2[kAhead];
+    float4 x[kAhead];
+    bool is_missing;
+    do {
+      is_missing = load_all(x, o_at) == kEmptyWord;
 #pragma unroll
-    for (int level = 0; level < kMaxPrefixLevels; ++level) is_missing |= is_empty(lse2[level] = load_relaxed(lse_at(level)));
-  } while (is_missing);
+      for (int i = 0; i < kAhead; ++i) is_missing |= is_empty(lse2[i] = load_relaxed(p.prefix_lse + slot(i)));
+    } while (is_missing);
 #pragma unroll
-  for (int level = 0; level < kMaxPrefixLevels; ++level) {
-    put_back_empty(o_at(level));
-    if (level >= num_prefixes) continue;
-    state.raise(lse2[level]);
-    state.add(lse2[level], x[level]);
+    for (int i = 0; i < kAhead; ++i) {
+      put_back_empty(o_at(i));
+      if (begin + i >= num_states) continue;
+      state.raise(lse2[i]);
+      state.add(lse2[i], x[i]);
+    }
   }
 }
 

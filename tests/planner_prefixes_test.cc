@@ -81,13 +81,13 @@ class Reading {
     const std::int64_t front = (item.kv_offset - owned_.kv_indptr[first]) * config_.page_size;
     const std::int64_t own_end = is_prefix ? INT64_MAX : tables_.kv[first];
     const Keys keys{front + std::int64_t{item.tile_begin} * tile_kv,
-                    std::min(own_end, front + std::int64_t{item.tile_end} * tile_kv), is_prefix ? prefix_level(item) : kOwn};
+                    std::min(own_end, front + std::int64_t{item.tile_end} * tile_kv), is_prefix ? prefix_state(item) : kOwn};
     std::size_t last = first;
     for (int i = 0; i < item.num_rows; ++i) {
       Row& row = rows_[static_cast<std::size_t>(item.qo_begin * config_.group + item.row_begin + i)];
       demand(is_prefix || row.request == first, "an item has rows of another request");
       demand(is_prefix || item.kv_len == tables_.kv[first] - front, "an item has other keys than its request");
-      if (!is_prefix) row.num_prefixes = item.num_prefixes;
+      if (!is_prefix) row.prefix_states = item.prefix_states;
       demand(!is_prefix || keys.end <= tables_.kv[row.request] - tables_.qo[row.request], "a row does not see all of a prefix");
       for (int head = item.kv_head_begin; head < item.kv_head_end; ++head)
         if (keys.begin < keys.end) row.read[static_cast<std::size_t>(head)].push_back(keys);
@@ -95,40 +95,40 @@ class Reading {
     }
   }
 
-  // Every key once; levels follow one another, the outermost first, and the row's own keys come last.
+  // Every key once; states follow one another, the outermost first, and the row's own keys come last.
   int check() {
-    int deepest = 0;
+    int most = 0;
     for (Row& row : rows_) {
       if (tables_.qo[row.request] * config_.group > config_.max_decode_rows) continue;
       for (std::vector<Keys>& read : row.read) {
         std::sort(read.begin(), read.end(), [](const Keys& a, const Keys& b) { return a.begin < b.begin; });
         Keys last{0, 0, -1};
-        int levels = 0;
+        int states = 0;
         for (const Keys& keys : read) {
           demand(keys.begin == last.end, "a key is not read once");
-          demand(keys.level == last.level || keys.level == last.level + 1 || keys.level == kOwn, "a level is left out");
+          demand(keys.state == last.state || keys.state == last.state + 1 || keys.state == kOwn, "a state is left out");
           last = keys;
-          if (keys.level != kOwn) levels = keys.level + 1;
+          if (keys.state != kOwn) states = keys.state + 1;
         }
-        demand(levels == row.num_prefixes, "an item waits for other states than its rows have");
-        deepest = std::max(deepest, levels);
+        demand(states == row.prefix_states, "an item waits for other states than its rows have");
+        most = std::max(most, states);
         demand(last.end == tables_.kv[row.request], "the last keys are not read");
-        demand(read.empty() || last.level == kOwn, "the last keys are not the row's own");
+        demand(read.empty() || last.state == kOwn, "the last keys are not the row's own");
       }
     }
-    return deepest;
+    return most;
   }
 
  private:
-  static constexpr int kOwn = kMaxPrefixLevels;
+  static constexpr int kOwn = kMaxPrefixStates;
   struct Keys {
     std::int64_t begin, end;
-    int level;
+    int state;
   };
   struct Row {
     std::size_t request;
     std::vector<std::vector<Keys>> read;  // by kv head
-    int num_prefixes = 0;
+    int prefix_states = 0;
   };
 
   void check_pages(std::size_t request, std::size_t first, const Keys& keys) const {
@@ -152,27 +152,27 @@ void check_states(const PlanView::Section& section) {
     if (item.request >= 0 || (item.partial >= 0 && item.join == 0)) continue;
     for (int head = item.kv_head_begin; head < item.kv_head_end; ++head)
       for (int i = 0; i < item.num_rows; ++i)
-        demand(++whole[{prefix_level(item), item.qo_begin, item.row_begin + i, head}] == 1, "two streams leave one state");
+        demand(++whole[{prefix_state(item), item.qo_begin, item.row_begin + i, head}] == 1, "two streams leave one state");
   }
 }
 
 // Every row that has a state is among those that the header names, and there is room for these.
 void check_rows(const PlanView& view, std::int64_t room) {
   const PlanHeader& header = view.header();
-  demand(header.prefix_num_rows <= room, "there are more rows than states");
   std::int32_t begin = INT32_MAX, end = 0;
   for (const WorkItem& item : view.section(Pipeline::append).items) {
     if (item.request >= 0) continue;
     begin = std::min(begin, item.qo_begin), end = std::max(end, item.qo_begin + item.qo_len);
   }
-  if (end == 0) demand(header.prefix_num_rows == 0, "rows without a state");
-  else demand(header.prefix_row_begin == begin && header.prefix_num_rows == end - begin, "other rows have states");
+  demand((end == 0) == (header.prefix_states == 0), "room for states that no row has");
+  demand(end == 0 || (header.prefix_row_begin == begin && std::int64_t{header.prefix_states} * (end - begin) <= room),
+         "there are more rows than room for their states");
 }
 
 }  // namespace
 
 TEST_CASE("prefixes: groups are exact, nest, and rows see every key once", "[prefixes]") {
-  int groups = 0, plans_of_levels[kMaxPrefixLevels + 1] = {};
+  int groups = 0, in_parts = 0, plans_of_levels[kMaxPrefixLevels + 1] = {};
   const int plans = plans_to_try(1000);
   for (int i = 0; i < plans; ++i) {
     Random random(static_cast<unsigned>(i));
@@ -194,16 +194,19 @@ TEST_CASE("prefixes: groups are exact, nest, and rows see every key once", "[pre
     for (const WorkItem& item : view.section(Pipeline::decode).items) reading.add(item, config.pipeline[0].tile_kv);
     for (const WorkItem& item : view.section(Pipeline::append).items)
       if (item.request < 0) reading.add(item, config.pipeline[1].tile_kv);
-    const int levels = reading.check();
+    const int states = reading.check();
     check_states(view.section(Pipeline::append));
-    REQUIRE(summary.prefix_levels == levels);
-    check_rows(view, most_prefix_rows(config, planner.maxima()));
-    ++plans_of_levels[levels];
+    REQUIRE(view.header().prefix_states == states);
+    REQUIRE(summary.prefix_levels <= states);
+    check_rows(view, most_prefix_states(config, planner.maxima()));
+    ++plans_of_levels[summary.prefix_levels];
+    in_parts += states > summary.prefix_levels;
     // The same once more: a finder keeps nothing from one plan to the next.
     planner.plan(batch, mask, again.span());
     REQUIRE(std::memcmp(bytes.view().data(), again.view().data(), summary.plan_bytes) == 0);
   }
   CHECK(groups > plans);
+  CHECK(in_parts > plans / 20);
   for (const int count : plans_of_levels) CHECK(count > plans / 20);
 }
 
@@ -297,4 +300,33 @@ TEST_CASE("prefixes: page ids that are too few, or that nobody reads, are refuse
   CHECK(refusal() == "kv_indices has 13 entries; this batch reaches 14.");
   config.share_prefixes = false;
   CHECK(refusal() == "The batch gives 13 page ids in kv_indices, which only a plan with share_prefixes reads.");
+}
+
+TEST_CASE("prefixes: a long one of few requests is read in parts that fill the CTAs, whole", "[prefixes]") {
+  PlanConfig config = sharing_config();
+  config.num_kv_heads = 8, config.group = 4;
+  config.pipeline[0].num_ctas = 264, config.pipeline[0].cost = {.per_item = 1000, .per_tile = 2900, .per_partial = 600};
+  config.pipeline[1] = {.present = true, .num_ctas = 132, .tile_rows = 128, .tile_kv = 128,
+                        .cost = {.per_item = 3000, .per_tile = 1700, .per_partial = 2000}};
+  // Requests, pages of 16 that they share, parts that the prefix is read in.
+  for (const auto& [requests, pages, parts] : {std::tuple{64, 2048, 8}, {32, 2048, 16}, {128, 2048, 4}, {512, 2048, 1}, {64, 32, 2}}) {
+    INFO(requests << " requests share " << pages << " pages");
+    const std::vector<std::int32_t> qo(static_cast<std::size_t>(requests), 1), kv(qo.size(), pages * 16 + 1000);
+    const OwnedBatch owned(qo, kv, 16);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(owned.kv_indptr.back()));
+    for (std::size_t r = 0; r < qo.size(); ++r)
+      for (std::int32_t at = owned.kv_indptr[r]; at < owned.kv_indptr[r + 1]; ++at) {
+        const std::int32_t page = at - owned.kv_indptr[r];
+        ids[static_cast<std::size_t>(at)] = page < pages ? page : at;
+      }
+    Batch batch = owned.view();
+    batch.kv_indices = ids;
+    Planner planner(config, maxima_of(qo, kv));
+    PlanBytes bytes(planner.layout().plan_bytes);
+    const PlanSummary summary = planner.plan(batch, {.causal = 1}, bytes.span());
+    CHECK(summary.shared_prefixes == 1);
+    CHECK(summary.prefix_levels == 1);
+    CHECK(PlanView(bytes.view()).header().prefix_states == parts);
+    if (requests <= 64) CHECK(summary.joins[1] == 0);
+  }
 }

@@ -58,14 +58,14 @@ TEST_CASE("an absent pipeline takes no room", "[planner][workspace]") {
   CHECK(layout.total_bytes < 264 * 16 * 129 * 4 + 64 * 1024);
 }
 
-TEST_CASE("states of shared prefixes: a row each of q that decode can have, head and level", "[planner][workspace]") {
+TEST_CASE("states of shared prefixes: some for each row of q that decode can have, and head", "[planner][workspace]") {
   PlanConfig config = named_config();
   // Nine requests of at most 16 packed rows: 4 rows of q each.
   const Maxima maxima{.max_requests = 9, .max_qo_rows = 8192, .max_kv_tokens = 12345};
   const WorkspaceLayout flat = workspace_layout(config, maxima);
   config.share_prefixes = true;
   const WorkspaceLayout shared = workspace_layout(config, maxima);
-  const std::size_t rows = 9 * 4 * 32 * kMaxPrefixLevels;
+  const std::size_t rows = std::min(9 * 4 * kMaxPrefixStates, 132 * 128 / 32) * 32;
   CHECK(flat.prefix_o == 0);
   CHECK(shared.prefix_o % 256 == 0);
   CHECK(shared.prefix_lse >= shared.prefix_o + rows * 128 * sizeof(float));
