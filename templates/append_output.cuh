@@ -28,17 +28,14 @@ class AppendOutput {
     for (int half = 0; half < 2; ++half) row[half] = {states[half].max2, quad_sum(states[half].sum)};
     if (item_.partial >= 0 && item_.join == 0) return publish_rows(o, rows, row);
     if (item_.join > 0) await_slots(rows[0] - lane_index() / 4);
-    if (!kIsWide && item_.join > 0) join_both(o, rows, row);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (kIsWide && item_.join > 0) join_one(o, half, rows[half], row[half]);
+      if (item_.join > 0) join(o, half, rows[half], row[half]);
       store(o, half, rows[half], row[half]);
     }
   }
 
  private:
-  static constexpr bool kIsWide = kBlocks > 16;  // registers are short
-
   // Beside its accumulators.
   struct RowSums {
     float max2, sum;
@@ -167,47 +164,12 @@ class AppendOutput {
     fence_in_front_of_warp();
   }
 
-  // What of one row of a slot is on its way to this lane: the first words, and what they weigh.
-  static constexpr int kAtOnce = min_of(max_of(kPairs, 1), kIsWide ? 4 : 8);
-  struct SlotWords {
-    const float* from;
-    float lse2;
-    float4 pairs[kAtOnce];
-  };
-  static HEDDLE_DEVICE void load_pairs(float4 (&pairs)[kAtOnce], const float* from, int first) {
-#pragma unroll
-    for (int i = 0; i < kAtOnce && first + i < kPairs; ++i)
-      pairs[i] = load_relaxed(reinterpret_cast<const float4*>(from + pair_column(first + i)));
-  }
-  HEDDLE_DEVICE void load(SlotWords& words, int slot, int row) const {
-    const int64_t at = slot_row(slot, row);
-    words.from = p_.partial_o + at * kHeadDim;
-    words.lse2 = load_relaxed(p_.partial_lse + at);
-    load_pairs(words.pairs, words.from, 0);
-  }
-
-  // The rows' states become those of the whole stream: their own, then the slots in their order. Slots have all rows of a
-  // tile; what of them is past the item's end nobody looks at. One row's words are under way while the other's are added.
-  HEDDLE_DEVICE void join_both(Sums& o, const int (&rows)[2], RowSums (&row)[2]) const {
-    float scale[2] = {begin_join(row[0]), begin_join(row[1])};
-    SlotWords words[2];
-    load(words[0], 0, rows[0]);
-#pragma unroll 1
-    for (int slot = 0; slot < item_.join; ++slot) {
-      load(words[1], slot, rows[1]);
-      add_slot(o, 0, words[0], row[0], scale[0]);
-      load(words[0], min_of(slot + 1, item_.join - 1), rows[0]);
-      add_slot(o, 1, words[1], row[1], scale[1]);
-    }
-  }
-  HEDDLE_DEVICE void join_one(Sums& o, int half, int row, RowSums& sums) const {
+  // The row's state becomes that of the whole stream: its own, then the slots in their order. Slots have all rows of a
+  // tile; what of them is past the item's end nobody looks at.
+  HEDDLE_DEVICE void join(Sums& o, int half, int row, RowSums& sums) const {
     float scale = begin_join(sums);
 #pragma unroll 1
-    for (int slot = 0; slot < item_.join; ++slot) {
-      SlotWords words;
-      load(words, slot, row);
-      add_slot(o, half, words, sums, scale);
-    }
+    for (int slot = 0; slot < item_.join; ++slot) add_slot(o, half, slot_row(slot, row), sums, scale);
   }
 
   // As if the row came from a slot. Returns what its accumulators are still to be multiplied with.
@@ -218,35 +180,45 @@ class AppendOutput {
     return slot_scale<Hooks>(sum);
   }
 
-  HEDDLE_DEVICE void add_slot(Sums& o, int half, const SlotWords& words, RowSums& row, float& scale) const {
+  // The first words are under way beside what they weigh: under load a round trip is some 2.5 us.
+  HEDDLE_DEVICE void add_slot(Sums& o, int half, int64_t slot_row, RowSums& row, float& scale) const {
+    constexpr int kAtOnce = min_of(max_of(kPairs, 1), kBlocks > 16 ? 4 : 8);  // by registers
+    const float* const from = p_.partial_o + slot_row * kHeadDim;
+    float4 pairs[kAtOnce];
+    const float lse2 = load_relaxed(p_.partial_lse + slot_row);
+    load_pairs(pairs, from, 0);
     float weight = 1.0f;
     if constexpr (Hooks::use_softmax) {
-      const float top = fmaxf(row.max2, words.lse2);
+      const float top = fmaxf(row.max2, lse2);
       const float base = top == negative_infinity() ? 0.0f : top;
-      weight = exp2_approx(words.lse2 - base);
+      weight = exp2_approx(lse2 - base);
       const float factor = exp2_approx(row.max2 - base);
       scale *= factor;
       row.sum = fmaf(row.sum, factor, weight);
       row.max2 = top;
     } else if constexpr (kCountsKeys<Hooks>) {
-      row.sum += exp2_approx(words.lse2);
+      row.sum += exp2_approx(lse2);
     }
 #pragma unroll
     for (int first = 0; first < kPairs; first += kAtOnce) {
-      float4 more[kAtOnce];
-      if (first > 0) load_pairs(more, words.from, first);
+      if (first > 0) load_pairs(pairs, from, first);
 #pragma unroll
       for (int i = 0; i < kAtOnce && first + i < kPairs; ++i) {
-        const float4 x = first > 0 ? more[i] : words.pairs[i];
-        add(o[2 * (first + i)], half, {x.x, x.y}, weight, scale);
-        add(o[2 * (first + i) + 1], half, {x.z, x.w}, weight, scale);
+        add(o[2 * (first + i)], half, {pairs[i].x, pairs[i].y}, weight, scale);
+        add(o[2 * (first + i) + 1], half, {pairs[i].z, pairs[i].w}, weight, scale);
       }
     }
     if constexpr (kOddBlock)
-      add(o[kBlocks - 1], half, load_relaxed(reinterpret_cast<const float2*>(words.from + odd_column())), weight, scale);
+      add(o[kBlocks - 1], half, load_relaxed(reinterpret_cast<const float2*>(from + odd_column())), weight, scale);
     scale = 1.0f;
   }
 
+  template <int kCount>
+  static HEDDLE_DEVICE void load_pairs(float4 (&pairs)[kCount], const float* from, int first) {
+#pragma unroll
+    for (int i = 0; i < kCount && first + i < kPairs; ++i)
+      pairs[i] = load_relaxed(reinterpret_cast<const float4*>(from + pair_column(first + i)));
+  }
   static HEDDLE_DEVICE void add(float (&block)[4], int half, float2 x, float weight, float scale) {
     float* mine = &block[half * 2];
     mine[0] = fmaf(x.x, weight, mine[0] * scale);
