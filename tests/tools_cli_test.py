@@ -165,6 +165,17 @@ class Plan(Command):
             text = self.done("plan", "--kv", kv, "--batch-invariant", "--explain", 0)
             self.assertRegex(text, words)
 
+    def test_what_is_declared_chooses_the_tiles(self):
+        drafts = ["plan", "--qo", "8", "--kv", "32x4096", "--explain", 0]
+        self.assertIn("1 query tile of up to 128 rows", self.done(*drafts))
+        self.assertIn("1 query tile of up to 64 rows", self.done(*drafts, "--max-qo-len", 8))
+        one = ["plan", "--kv", "1x8192", "--max-qo-len", 1]
+        self.assertIn("on 264 CTAs", self.done(*one))
+        self.assertIn("on 132 CTAs", self.done(*one, "--max-requests", 1))
+        self.refused(*drafts, "--max-qo-len", 7, says="8")
+        self.refused("plan", "--kv", "3x16", "--max-requests", 2, says="3 requests")
+        self.refused("plan", "--max-requests", -1, says="-1")
+
     def test_shared_prefixes(self):
         picture = self.folder / "shared.svg"
         shared = ["plan", "--kv", "64x21504", "--shared", "64x16384,8x4096"]

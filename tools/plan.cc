@@ -26,21 +26,28 @@
 namespace heddle::tools {
 namespace {
 
+// Of all batches that the Attention is for; 0: any.
+struct Declared {
+  int max_qo_len = 0, max_requests = 0;
+};
+
 struct Input {
   Workload workload;  // lengths, pages and what is shared
+  Declared declared;
   PlanConfig config;
   MaskBounds mask;
 };
 
-// What an Attention for any batch would plan with, on a GPU that need not be here. Its tile is the
-// one that an engine tries first.
-PlanConfig plan_config_of(const Workload& w, const Variant& variant, const DeviceLimits& limits) {
+// What an Attention would plan with, on a GPU that need not be here. Its tile is the one that an engine tries first.
+PlanConfig plan_config_of(const Workload& w, const Declared& declared, const Variant& variant, const DeviceLimits& limits) {
   const Heads& heads = w.heads;
   const AttentionConfig attention{.num_qo_heads = heads.num_qo_heads,
                                   .num_kv_heads = heads.num_kv_heads,
                                   .head_dim = heads.head_dim,
                                   .head_dim_vo = heads.head_dim_vo,
                                   .page_size = w.page_size,
+                                  .max_qo_len = declared.max_qo_len,
+                                  .max_requests = declared.max_requests,
                                   .batch_invariant = w.batch_invariant,
                                   .share_prefixes = w.share_prefixes};
   check_config(attention);
@@ -125,7 +132,8 @@ int run(const Input& input, const std::string& svg, int explained, const std::st
   if (w.share_prefixes) batch.kv_indices = pages.ids;
   const Maxima maxima{.max_requests = std::max(1, int(w.kv_lens.size())),
                       .max_qo_rows = std::max(1, lengths.qo_indptr.back()),
-                      .max_kv_tokens = std::max<std::int64_t>(1, lengths.kv_tokens)};
+                      .max_kv_tokens = std::max<std::int64_t>(1, lengths.kv_tokens),
+                      .max_qo_len = input.declared.max_qo_len};
   Planner planner(input.config, maxima);
   std::vector<std::byte> bytes(planner.layout().plan_bytes);  // operator new aligns to 16
   const PlanSummary summary = planner.plan(batch, input.mask, bytes);
@@ -154,6 +162,7 @@ int plan(const Arguments& arguments) {
   std::vector<std::string> params;
   int page = 16, sms = 132, explained = -1;
   bool batch_invariant = false;
+  Input input;
   Options options("plan", "Shows how a batch is cut into work items for a GPU's CTAs.");
   options.text(qo, "--qo", "query lengths; one length serves all requests");
   options.text(
@@ -163,6 +172,8 @@ int plan(const Arguments& arguments) {
   options.number(page, "--page", "keys of a page; 0: ragged");
   options.number(sms, "--sms", "multiprocessors of the GPU");
   options.text(arch, "--arch", "its architecture");
+  options.number(input.declared.max_qo_len, "--max-qo-len", "most query rows of a request that are declared; 0: any");
+  options.number(input.declared.max_requests, "--max-requests", "most requests of a batch that are declared; 0: any");
   options.text(variant, "--variant", "a registered name, or a spec file: its declared mask counts");
   options.texts(params, "--param", "name=value");
   options.flag(batch_invariant, "--batch-invariant",
@@ -183,7 +194,6 @@ int plan(const Arguments& arguments) {
          "The mask of {} has each row's range of keys given with the batch (\"rows\": \"given\"); heddle plan takes lengths "
          "alone, so choose a variant without.",
          chosen.name);
-  Input input;
   Workload& w = input.workload;
   w.heads = parse_heads(heads);
   w.page_size = page;
@@ -193,10 +203,13 @@ int plan(const Arguments& arguments) {
   w.shared = parse_shared(shared);
   w.share_prefixes = !w.shared.empty();
   check_shared(w.shared, page, w.kv_lens, "The batch");
+  if (input.declared.max_requests > 0 && int(w.kv_lens.size()) > input.declared.max_requests)
+    fail(ErrorKind::invalid_argument, "The batch has {} requests; --max-requests declares {} at most.", w.kv_lens.size(),
+         input.declared.max_requests);
   input.mask = chosen.bounds(chosen.resolve(parse_params(params)));
   DeviceLimits limits = limits_of(arch);
   limits.num_sms = sms;
-  input.config = plan_config_of(w, chosen, limits);
+  input.config = plan_config_of(w, input.declared, chosen, limits);
   return run(input, svg, explained, json);
 }
 
