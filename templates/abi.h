@@ -163,8 +163,8 @@ static_assert(sizeof(PlanHeader) == 80);  // a multiple of 16, as every part of 
 static_assert(sizeof(RowKeys) == 8);
 static_assert(sizeof(TransformedKeys) == 32);
 
-// What a word of a slot holds while nothing has been published in it: a NaN that no arithmetic
-// gives. Every word is its own flag, so a reader needs no fence and no counter, and puts it back.
+// What a word of a slot that is a flag (merge.cuh says which) holds while nothing has been published in it: a NaN that no
+// arithmetic gives. Whoever reads it puts it back.
 inline constexpr uint32_t kEmptyWord = 0xffffffffu;
 
 // Kernel argument: where everything is. Strides count elements.
@@ -177,8 +177,9 @@ struct AttentionParams {
   const int32_t* kv_indices;  // page ids; null when ragged
   const uint8_t* plan;        // PlanHeader
   const int32_t* cta_begin;   // of the pipeline that runs; at a fixed place behind the header
-  float* partial_o;           // [slots, tile rows, head_dim_vo], kEmptyWord between launches; columns in the pipeline's order
-  float* partial_lse;         // [slots, tile rows], the same
+  float* partial_o;           // [slots, tile rows, head_dim_vo]: decode's kEmptyWord between launches, append's columns in
+                              // an order of its own
+  float* partial_lse;         // [slots, tile rows], kEmptyWord between launches
   float* prefix_o;            // [rows, num_qo_heads, prefix_states, head_dim_vo], and
   float* prefix_lse;          // [rows, num_qo_heads, prefix_states]: states of shared prefixes, of q's rows from
                               // prefix_row_begin on; kEmptyWord where there is none yet, and between launches; null

@@ -1,9 +1,11 @@
 // Partial states: publishing one, and joining all of a (request, query tile, kv head) in slot order.
 //
-// A slot holds o (normalised) and lse in the log2 domain, f32. Between launches every word of every
-// slot is kEmptyWord. A piece publishes by stores; the last piece of the stream polls each word
-// until it is not empty, and puts kEmptyWord back, so that a graph replays without a memset. No fence
-// and no counter: each would be one more round trip that a short launch waits for.
+// A slot holds o (normalised) and lse in the log2 domain, f32. Of decode's every word is its own flag: between launches it
+// is kEmptyWord. A piece publishes by stores; the last piece of the stream polls each word until it is not empty, and puts
+// kEmptyWord back, so that a graph replays without a memset. No fence and no counter: each would be one more round
+// trip that a short launch waits for. Append's slots are larger, and there words put back cost as much as words read:
+// a row's lse, stored behind a fence, is the flag of its o (append_output.cuh). States of shared prefixes, which decode
+// reads, are as its own slots are.
 // The sum's order, and with it every bit, is that of the slots.
 //   state(I u J): M = max lse2, w = 2^(lse2 - M), o = sum(w o) / sum(w), lse2 = M + log2(sum w).
 // An empty state has lse2 = -inf and weighs nothing; if all are empty o = 0 and lse = -inf.
