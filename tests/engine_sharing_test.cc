@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "planner/plan_view.h"
 #include "tests/catch.h"
 #include "tests/engine_support.h"
 #include "tests/sharing.h"
@@ -14,7 +15,7 @@ using namespace heddle_tests;
 TEST_CASE("sharing: prefixes are read once, and every row is right", "[sharing]") {
   Engine engine = cpu_engine();
   tools::Random random(91);
-  int sharing = 0, plans_of_levels[kMaxPrefixLevels + 1] = {};
+  int sharing = 0, in_parts = 0, plans_of_levels[kMaxPrefixLevels + 1] = {};
   for (int i = 0; i < 60; ++i) {
     const AttentionConfig config = sharing_config(random, i % 2 ? 64 : 48);
     Attention attention = engine.attention(config);
@@ -23,6 +24,7 @@ TEST_CASE("sharing: prefixes are read once, and every row is right", "[sharing]"
     plan_and_run(attention, workspace, problem);
     sharing += workspace.summary().shared_prefixes > 0;
     ++plans_of_levels[workspace.summary().prefix_levels];
+    in_parts += PlanView(workspace.plan_bytes()).header().prefix_states > workspace.summary().prefix_levels;
     Verdict verdict = problem.judge();
     INFO(verdict.what);
     CHECK(verdict.ok);
@@ -41,6 +43,7 @@ TEST_CASE("sharing: prefixes are read once, and every row is right", "[sharing]"
     CHECK(problem.judge().ok);
   }
   CHECK(sharing >= 35);
+  CHECK(in_parts >= 3);
   CHECK(plans_of_levels[2] + plans_of_levels[3] >= 10);
   CHECK(plans_of_levels[3] >= 3);
 }

@@ -1,5 +1,6 @@
 // Shared prefixes on the GPU: every row against the reference, and a graph that serves batches with and
 // without them.
+#include "planner/plan_view.h"
 #include "runtime/driver.h"
 #include "tests/catch.h"
 #include "tests/sharing.h"
@@ -10,7 +11,7 @@ using namespace heddle_tests;
 TEST_CASE("sharing: prefixes on the GPU", "[gpu][sharing]") {
   Engine engine;
   tools::Random random(17);
-  int sharing = 0, nested = 0;
+  int sharing = 0, nested = 0, in_parts = 0;
   constexpr int kHeadDims[] = {64, 128, 256};
   std::vector<AttentionConfig> configs;
   for (int i = 0; i < 24; ++i) {
@@ -26,6 +27,7 @@ TEST_CASE("sharing: prefixes on the GPU", "[gpu][sharing]") {
       plan_and_run(attention, workspace, problem);
       sharing += workspace.summary().shared_prefixes > 0;
       nested += workspace.summary().prefix_levels > 1;
+      in_parts += PlanView(workspace.plan_bytes()).header().prefix_states > workspace.summary().prefix_levels;
       const Verdict verdict = problem.judge();
       INFO(verdict.what);
       CHECK(verdict.ok);
@@ -37,7 +39,7 @@ TEST_CASE("sharing: prefixes on the GPU", "[gpu][sharing]") {
     }
   }
   CHECK(sharing >= 14);
-  WARN(sharing << " of 48 batches share, " << nested << " in several levels");
+  WARN(sharing << " of 48 batches share, " << nested << " in several levels, " << in_parts << " with prefixes in parts");
 }
 
 // Long enough that every level is worth it: 32 requests, of 16k keys for all, 4k for eights and 2k for pairs.
