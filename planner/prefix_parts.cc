@@ -8,24 +8,6 @@
 namespace heddle {
 namespace {
 
-// States of the prefixes around the one that is asked for, which come in the order of their requests.
-class StatesAround {
- public:
-  // In front of `prefix`, whose own states follow by push().
-  std::int32_t enter(const SharedPrefix& prefix) {
-    while (depth_ > 0 && around_[depth_ - 1].end <= prefix.begin) --depth_;
-    return depth_ > 0 ? around_[depth_ - 1].states : 0;
-  }
-  void push(const SharedPrefix& prefix, std::int32_t states) { around_[depth_++] = {prefix.end, states}; }
-
- private:
-  struct Around {
-    std::int32_t end, states;
-  };
-  std::array<Around, kMaxPrefixLevels> around_;
-  std::size_t depth_ = 0;
-};
-
 // Levels of the prefixes inside the first one, which stand right behind it.
 std::int32_t levels_inside(std::span<const SharedPrefix> prefixes) {
   std::int32_t deepest = prefixes.front().level;
@@ -59,14 +41,15 @@ std::span<const PrefixPart> PrefixCutter::cut(std::span<const SharedPrefix> pref
   const std::int64_t ctas = config_.of(Pipeline::append).num_ctas;
   const std::int64_t rows = batch.qo_begin(end) - batch.qo_begin(prefixes.front().begin);
   const auto most = static_cast<std::int32_t>(std::min<std::int64_t>(kMaxPrefixStates, most_states_ / rows));
-  StatesAround around;
+  std::array<std::int32_t, kMaxPrefixLevels> states;  // up to the end of the last prefix of each level
   for (std::size_t i = 0; i < prefixes.size(); ++i) {
     const SharedPrefix& p = prefixes[i];
-    const std::int32_t front = around.enter(p), own = p.keys() / step_;
+    const auto level = static_cast<std::size_t>(p.level);
+    const std::int32_t front = level > 0 ? states[level - 1] : 0, own = p.keys() / step_;
     const std::int64_t wanted = std::min((own * ctas + steps / 2) / steps, own / least_);
     const std::int32_t room = most - front - levels_inside(prefixes.subspan(i));
-    const auto count = static_cast<std::int32_t>(std::clamp<std::int64_t>(wanted, 1, std::max(room, 1)));
-    around.push(p, front + count);
+    const auto count = static_cast<std::int32_t>(std::clamp<std::int64_t>(wanted, 1, room));
+    states[level] = front + count;
     const auto border = [&](std::int64_t part) {
       return p.key_begin + static_cast<std::int32_t>(own * part / count) * step_;
     };

@@ -41,10 +41,10 @@
 //   192 x 112 440, 192 x 128 449 to 452, which leaves the loader 32 registers. D = 128 with 192 x 80: 636 for 643 (16k), 458 for 470.
 // Joins, of a stream in 8 pieces (64 requests over a prefix of 32k, stamps): 8 bytes a lane, each word a flag, 3 round trips a
 //   row and slot 30 us; 16 bytes a lane, one trip 20; the lse as the flag of its row 15, 36 beside decode, where a trip is
-//   2.5 us. So prefixes are cut into states for decode to join (planner/prefix_parts.h). What pieces gained: 32 tokens over
-//   64k 269 to 360 TFLOP/s, 512 over 16k of D = 256 495 to 519, four prompts of 700 341 to 353, one of 1k 376 to 382.
-//   Two slots' words under way at once: the same, and the loop of tiles scheduled otherwise, 1 % slower (16k 638 to 643 for
-//   648 to 655, chunk 702 for 709, d64 451 for 451).
+//   2.5 us. So prefixes are cut into states for decode to join (planner/prefix_parts.h). What pieces gained by the last form,
+//   with two rows' words under way at once: 32 tokens over 64k 269 to 360 TFLOP/s, 512 over 16k of D = 256 495 to 519,
+//   four prompts of 700 341 to 353, one of 1k 376 to 382. But the loop of tiles was scheduled otherwise then, 1 % slower (16k
+//   638 to 642 for 649 to 651, chunk 703 for 709); one row at a time, as it stands, was not measured on those rows.
 // The same within 2 %: where a turn ends (after issuing P V, once S stands, before the last step of P V);
 //   weights packed before or after the wait for O; streams one after the other in place of overlapped.
 // Slower: a quarter or an eighth of exp2 as polynomials on the FMA pipe (16k 580 / 559, 4x4k 410 / 426);

@@ -47,20 +47,13 @@ HEDDLE_DEVICE void store_lse(const AttentionParams& p, const HookContext& contex
 // --- words of a slot ------------------------------------------------------------------------
 
 HEDDLE_DEVICE bool is_empty(float x) { return __float_as_uint(x) == kEmptyWord; }
-HEDDLE_DEVICE bool is_empty(float2 x) { return is_empty(x.x) || is_empty(x.y); }
-HEDDLE_DEVICE bool is_empty(float4 x) { return is_empty(x.x) || is_empty(x.y) || is_empty(x.z) || is_empty(x.w); }
 
 HEDDLE_DEVICE void put_back_empty(float* to) { store_relaxed(to, __uint_as_float(kEmptyWord)); }
-HEDDLE_DEVICE void put_back_empty(float2* to) {
-  const float empty = __uint_as_float(kEmptyWord);
-  store_relaxed(to, float2{empty, empty});
-}
 HEDDLE_DEVICE void put_back_empty(float4* to) {
   const float empty = __uint_as_float(kEmptyWord);
   store_relaxed(to, float4{empty, empty, empty, empty});
 }
 
-HEDDLE_DEVICE uint32_t top_bits(float2 x) { return max_of(__float_as_uint(x.x), __float_as_uint(x.y)); }
 HEDDLE_DEVICE uint32_t top_bits(float4 x) {
   return max_of(max_of(__float_as_uint(x.x), __float_as_uint(x.y)), max_of(__float_as_uint(x.z), __float_as_uint(x.w)));
 }

@@ -212,23 +212,31 @@ TEST_CASE("prefixes: groups are exact, nest, and rows see every key once", "[pre
 
 namespace {
 
-// Requests of 2000 keys and one query row; of each, how many leading pages are those of the one before.
+// Requests of so many keys and one query row; of each, how many leading pages are those of the one before.
 struct Tree {
   std::vector<std::int32_t> qo, kv, ids;
 
-  explicit Tree(const std::vector<int>& same) : qo(same.size(), 1), kv(same.size(), 2000) {
+  explicit Tree(const std::vector<int>& same, std::int32_t keys = 2000) : qo(same.size(), 1), kv(same.size(), keys) {
+    const std::int32_t pages = (keys + 15) / 16;
     for (std::size_t r = 0; r < same.size(); ++r)
-      for (int page = 0; page < 125; ++page)
-        ids.push_back(r > 0 && page < same[r] ? ids[ids.size() - 125] : static_cast<std::int32_t>(ids.size()));
+      for (std::int32_t page = 0; page < pages; ++page)
+        ids.push_back(r > 0 && page < same[r] ? ids[ids.size() - static_cast<std::size_t>(pages)]
+                                              : static_cast<std::int32_t>(ids.size()));
   }
-  PlanSummary plan(double cost, const MaskBounds& mask = {}) const {
+  struct Planned {
+    PlanSummary summary;
+    PlanHeader header;
+  };
+  Planned planned(const PlanConfig& config, const MaskBounds& mask) const {
     const OwnedBatch owned(qo, kv, 16);
     Batch batch = owned.view();
     batch.kv_indices = ids;
-    Planner planner(sharing_config(cost), maxima_of(qo, kv));
+    Planner planner(config, maxima_of(qo, kv));
     PlanBytes bytes(planner.layout().plan_bytes);
-    return planner.plan(batch, mask, bytes.span());
+    const PlanSummary summary = planner.plan(batch, mask, bytes.span());
+    return {summary, PlanView(bytes.view()).header()};
   }
+  PlanSummary plan(double cost, const MaskBounds& mask = {}) const { return planned(sharing_config(cost), mask).summary; }
 };
 
 }  // namespace
@@ -311,22 +319,11 @@ TEST_CASE("prefixes: a long one of few requests is read in parts that fill the C
   // Requests, pages of 16 that they share, parts that the prefix is read in.
   for (const auto& [requests, pages, parts] : {std::tuple{64, 2048, 8}, {32, 2048, 16}, {128, 2048, 4}, {512, 2048, 1}, {64, 32, 2}}) {
     INFO(requests << " requests share " << pages << " pages");
-    const std::vector<std::int32_t> qo(static_cast<std::size_t>(requests), 1), kv(qo.size(), pages * 16 + 1000);
-    const OwnedBatch owned(qo, kv, 16);
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(owned.kv_indptr.back()));
-    for (std::size_t r = 0; r < qo.size(); ++r)
-      for (std::int32_t at = owned.kv_indptr[r]; at < owned.kv_indptr[r + 1]; ++at) {
-        const std::int32_t page = at - owned.kv_indptr[r];
-        ids[static_cast<std::size_t>(at)] = page < pages ? page : at;
-      }
-    Batch batch = owned.view();
-    batch.kv_indices = ids;
-    Planner planner(config, maxima_of(qo, kv));
-    PlanBytes bytes(planner.layout().plan_bytes);
-    const PlanSummary summary = planner.plan(batch, {.causal = 1}, bytes.span());
+    const Tree tree(std::vector<int>(static_cast<std::size_t>(requests), pages), pages * 16 + 1000);
+    const auto [summary, header] = tree.planned(config, {.causal = 1});
     CHECK(summary.shared_prefixes == 1);
     CHECK(summary.prefix_levels == 1);
-    CHECK(PlanView(bytes.view()).header().prefix_states == parts);
+    CHECK(header.prefix_states == parts);
     if (requests <= 64) CHECK(summary.joins[1] == 0);
   }
 }
