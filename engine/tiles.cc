@@ -102,9 +102,20 @@ TileConfig append_tile(const Columns& columns, int rows, int kv, const DeviceLim
   return {rows, kv, 4, 2, std::min(2, ctas_that_fit(smem, limits)), smem};
 }
 
-// One CTA an SM, with as many stages (up to eight) as fit beside the query tiles.
-TileConfig append_sm90_tile(const Columns& columns, int rows, int kv, int q_buffers, const DeviceLimits& limits) {
-  for (int stages = 8; stages >= 3; --stages) {
+// Stages of a short tile, by the bytes of K and V that they have under way. More of them are slower: 64 x 64 with 8 / 6 / 5 /
+// 4 stages of 16 KB, 8 tokens of 32 requests 139 / 135 / 134 / 134.5 us, of 8 requests 142.7 / 138.7 / 136.2 / 139.3, one row
+// of group 32 73.2 / 70.7 / 69.7 / 69.2, 16 tokens over 64k 84.4 / 82.0 / 80.8 / 81.5, trees 139 / 137 / 137 / 137, custom_mask
+// 141 / 139 / 139 / 142; D = 64 103 / 99 / 98 / 99; D = 256, 80 keys 264 with 4, 64 keys 257 with 3. The same with eight
+// stages of which no more than four are ever under way (134). Gathered rows, 128 keys, 131 / 129 / 136.5 with 5 / 4 / 3.
+// (2026-12-01, one H200; three are the fewest that the kernel runs with: 158 of 16 KB.)
+int short_stages(int stage_bytes, bool gathered) {
+  const int under_way = gathered ? 112 << 10 : 80 << 10;
+  return std::clamp((under_way + stage_bytes - 1) / stage_bytes, 3, 8);
+}
+
+// One CTA an SM, with as many stages (up to `most`) as fit beside the query tiles.
+TileConfig append_sm90_tile(const Columns& columns, int rows, int kv, int q_buffers, int most, const DeviceLimits& limits) {
+  for (int stages = most; stages >= 3; --stages) {
     const int smem = append_sm90_smem_bytes(columns, rows, kv, q_buffers, stages);
     if (ctas_that_fit(smem, limits) >= 1) return {rows, kv, (rows / 64 + 1) * 4, stages, 1, smem, q_buffers};
   }
@@ -121,8 +132,7 @@ bool are_gathered(const AttentionConfig& config) { return config.page_size % cop
 // registers a thread, P half of that, O its columns / 2. Of 216 (152 with three consumers) about 40 are
 // needed for the rest; 192 x 128 leaves less, enough for variants without hooks on tiles and a loader of 32 registers.
 // Tiles of kShortRows only where no request has more rows: with few keys, where hooks and masks gain 4 to 8 %, but for
-// rows that are gathered. 48 of them on pages of 16 gain 1 to 2 % over 64 (2026-12-01: 8 and 16 tokens of 32 requests
-// 137 and 138 us for 139 and 140, tree_mask 137 for 139.5; 32 keys the same, but custom_mask 158 for 141).
+// rows that are gathered.
 void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const AttentionConfig& config, const DeviceLimits& limits,
                     bool tile_hooks) {
   struct Row {
@@ -130,11 +140,10 @@ void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const Attent
     int rows, kv, q_buffers;
     int gathered_kv = 0;  // of rows that are gathered, where that is not kv
     bool takes_hooks = true;  // on tiles
-    int paged_kv = 0;  // of whole pages, where so many keys are that
   };
   static constexpr Row kTable[] = {
-      {{64, 64}, kShortRows, 128, 2},    {{128, 128}, kShortRows, 64, 2, 128, true, 48},  //
-      {{192, 128}, kShortRows, 112, 2},  {{256, 256}, kShortRows, 80, 2},   //
+      {{64, 64}, kShortRows, 128, 2},    {{128, 128}, kShortRows, 64, 2, 128},  //
+      {{192, 128}, kShortRows, 112, 2},  {{256, 256}, kShortRows, 64, 2},    //
       {{64, 64}, 192, 128, 2, 0, false}, {{64, 64}, 192, 96, 2}, {{64, 64}, 128, 128, 2},  //
       {{128, 128}, 128, 128, 2}, {{128, 128}, 128, 64, 2},  //
       {{192, 128}, 128, 112, 1}, {{192, 128}, 128, 64, 1},  //
@@ -148,13 +157,11 @@ void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const Attent
     if (tile_hooks && !row.takes_hooks) continue;
     if (!served) served = &row;
     if (row.most.qk != served->most.qk || row.kv % copy_step(dims) != 0) continue;
-    const bool are_whole_pages = config.page_size > 0 && row.paged_kv % config.page_size == 0;
-    int kv = row.kv;
-    if (are_gathered(config) && row.gathered_kv > 0)
-      kv = row.gathered_kv;
-    else if (row.paged_kv > 0 && are_whole_pages)
-      kv = row.paged_kv;
-    tiles.push_back(append_sm90_tile(columns, row.rows, kv, row.q_buffers, limits));
+    const bool gathered = are_gathered(config);
+    const int kv = gathered && row.gathered_kv > 0 ? row.gathered_kv : row.kv;
+    const int stage_bytes = kv * std::max(columns.qk, columns.vo) * 2;
+    const int most = row.rows == kShortRows ? short_stages(stage_bytes, gathered) : 8;
+    tiles.push_back(append_sm90_tile(columns, row.rows, kv, row.q_buffers, most, limits));
   }
 }
 

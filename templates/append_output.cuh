@@ -14,6 +14,9 @@ class AppendOutput {
   static constexpr int kBlocks = kHeadDim / 8;  // of a row
   using Sums = float[tile_columns(kHeadDim) / 8][4];
   using Type = Element<Spec::kType>;
+  // What registers allow: one consumer warpgroup has more than enough, three spill (custom_mask, relative_bias).
+  static constexpr int kPollsAtOnce = Spec::kTile.rows > 128 ? 1 : 4;
+  static constexpr bool kJoinsBothRows = Spec::kTile.q_buffers > 0 && Spec::kTile.rows == 64;
 
  public:
   HEDDLE_DEVICE AppendOutput(const AttentionParams& params, const Hooks& hooks, const MaskBounds& mask,
@@ -28,9 +31,10 @@ class AppendOutput {
     for (int half = 0; half < 2; ++half) row[half] = {states[half].max2, quad_sum(states[half].sum)};
     if (item_.partial >= 0 && item_.join == 0) return publish_rows(o, rows, row);
     if (item_.join > 0) await_slots(rows[0] - lane_index() / 4);
+    if (kJoinsBothRows && item_.join > 0) join_both(o, rows, row);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (item_.join > 0) join(o, half, rows[half], row[half]);
+      if (!kJoinsBothRows && item_.join > 0) join(o, half, rows[half], row[half]);
       store(o, half, rows[half], row[half]);
     }
   }
@@ -155,7 +159,7 @@ class AppendOutput {
     bool is_missing;
     do {
       is_missing = false;
-#pragma unroll 4
+#pragma unroll kPollsAtOnce
       for (int slot = 0; slot < item_.join; slot += 2) {
         const int own_slot = min_of(slot + lane_index() / 16, item_.join - 1);
         is_missing |= is_empty(load_relaxed(p_.partial_lse + slot_row(own_slot, row)));
@@ -169,7 +173,25 @@ class AppendOutput {
   HEDDLE_DEVICE void join(Sums& o, int half, int row, RowSums& sums) const {
     float scale = begin_join(sums);
 #pragma unroll 1
-    for (int slot = 0; slot < item_.join; ++slot) add_slot(o, half, slot_row(slot, row), sums, scale);
+    for (int slot = 0; slot < item_.join; ++slot) {
+      const int64_t at = slot_row(slot, row);
+      add_slot(o, half, first_words(at), at, sums, scale);
+    }
+  }
+
+  // Both rows' words under way at once, where registers allow it.
+  HEDDLE_DEVICE void join_both(Sums& o, const int (&rows)[2], RowSums (&sums)[2]) const {
+    float scale[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) scale[half] = begin_join(sums[half]);
+#pragma unroll 1
+    for (int slot = 0; slot < item_.join; ++slot) {
+      SlotWords words[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) words[half] = first_words(slot_row(slot, rows[half]));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) add_slot(o, half, words[half], slot_row(slot, rows[half]), sums[half], scale[half]);
+    }
   }
 
   // As if the row came from a slot. Returns what its accumulators are still to be multiplied with.
@@ -180,32 +202,41 @@ class AppendOutput {
     return slot_scale<Hooks>(sum);
   }
 
-  // The first words are under way beside what they weigh: under load a round trip is some 2.5 us.
-  HEDDLE_DEVICE void add_slot(Sums& o, int half, int64_t slot_row, RowSums& row, float& scale) const {
-    constexpr int kAtOnce = min_of(max_of(kPairs, 1), kBlocks > 16 ? 4 : 8);  // by registers
-    const float* const from = p_.partial_o + slot_row * kHeadDim;
+  // The first of a slot's words of a row are under way beside what they weigh: under load a round trip is some 2.5 us.
+  static constexpr int kAtOnce = min_of(max_of(kPairs, 1), kBlocks > 16 ? 4 : 8);  // by registers
+  struct SlotWords {
+    float lse2;
     float4 pairs[kAtOnce];
-    const float lse2 = load_relaxed(p_.partial_lse + slot_row);
-    load_pairs(pairs, from, 0);
+  };
+  HEDDLE_DEVICE const float* slot_words(int64_t slot_row) const { return p_.partial_o + slot_row * kHeadDim; }
+  HEDDLE_DEVICE SlotWords first_words(int64_t slot_row) const {
+    SlotWords words;
+    words.lse2 = load_relaxed(p_.partial_lse + slot_row);
+    load_pairs(words.pairs, slot_words(slot_row), 0);
+    return words;
+  }
+
+  HEDDLE_DEVICE void add_slot(Sums& o, int half, SlotWords words, int64_t slot_row, RowSums& row, float& scale) const {
+    const float* const from = slot_words(slot_row);
     float weight = 1.0f;
     if constexpr (Hooks::use_softmax) {
-      const float top = fmaxf(row.max2, lse2);
+      const float top = fmaxf(row.max2, words.lse2);
       const float base = top == negative_infinity() ? 0.0f : top;
-      weight = exp2_approx(lse2 - base);
+      weight = exp2_approx(words.lse2 - base);
       const float factor = exp2_approx(row.max2 - base);
       scale *= factor;
       row.sum = fmaf(row.sum, factor, weight);
       row.max2 = top;
     } else if constexpr (kCountsKeys<Hooks>) {
-      row.sum += exp2_approx(lse2);
+      row.sum += exp2_approx(words.lse2);
     }
 #pragma unroll
     for (int first = 0; first < kPairs; first += kAtOnce) {
-      if (first > 0) load_pairs(pairs, from, first);
+      if (first > 0) load_pairs(words.pairs, from, first);
 #pragma unroll
       for (int i = 0; i < kAtOnce && first + i < kPairs; ++i) {
-        add(o[2 * (first + i)], half, {pairs[i].x, pairs[i].y}, weight, scale);
-        add(o[2 * (first + i) + 1], half, {pairs[i].z, pairs[i].w}, weight, scale);
+        add(o[2 * (first + i)], half, {words.pairs[i].x, words.pairs[i].y}, weight, scale);
+        add(o[2 * (first + i) + 1], half, {words.pairs[i].z, words.pairs[i].w}, weight, scale);
       }
     }
     if constexpr (kOddBlock)
