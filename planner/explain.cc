@@ -9,6 +9,7 @@
 
 #include "engine/error.h"
 #include "planner/cost.h"
+#include "planner/in_step.h"
 #include "planner/plan_view.h"
 #include "planner/prefixes.h"
 #include "planner/streams.h"
@@ -148,14 +149,18 @@ std::string chunk_words(const Share& share) {
 }
 
 // Where the borders between CTAs fell, and why.
-std::string cut_words(const PipelineShape& shape, const PlanView::Section& section,
+std::string cut_words(const PlanConfig& config, Pipeline pipeline, const PlanView::Section& section,
                       const Share& share) {
+  const PipelineShape& shape = config.of(pipeline);
   const std::vector<double> costs = cta_costs(shape.cost, section);
   const double most = *std::max_element(costs.begin(), costs.end());
+  const int rows = pipeline == Pipeline::decode ? heads_in_step(section.num_streams(), config.num_kv_heads, section.num_ctas()) : 1;
   std::string words = fmt::format(
-      "All work lies in one row, of which each of the {} CTAs takes at most {:.1f} KV tiles of "
+      "{}, of which each of the {} CTAs takes at most {:.1f} KV tiles of "
       "time; this request is "
       "worth {:.2f} such shares. ",
+      rows == 1 ? "All work lies in one row"
+                : fmt::format("All work lies in {} rows, as many heads of a request side by side to be read in step", rows),
       section.num_ctas(), most / shape.cost.per_tile, share.cost / most);
   if (share.cut_streams == 0) {
     return words +
@@ -205,7 +210,7 @@ std::string explain(const PlanConfig& config, std::span<const std::byte> plan, i
   const Share share = share_of(config, pipeline, section, request);
   words += prefix_words(view, record);
   words += tiles_words(config, shape, view, record, share);
-  return words + (config.batch_invariant ? chunk_words(share) : cut_words(shape, section, share));
+  return words + (config.batch_invariant ? chunk_words(share) : cut_words(config, pipeline, section, share));
 }
 
 }  // namespace heddle

@@ -8,6 +8,7 @@
 #include "planner/check_batch.h"
 #include "planner/chunks.h"
 #include "planner/deal.h"
+#include "planner/in_step.h"
 
 namespace heddle {
 namespace {
@@ -109,9 +110,9 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   }
   // A cut inside a stream turns one item into at most four: whole heads, part | part, whole heads.
   bounds.items = whole_items + 3 * (ctas - 1);
-  // Those of one query tile too are listed head by head in a batch of few streams that is dealt (deal.h).
-  if (pipeline == Pipeline::append)
-    bounds.items += std::min(requests * (config.num_kv_heads - 1), kFewStreams * ctas);
+  // Those of one query tile too are listed head by head in a batch of few streams, dealt (deal.h) or in step (in_step.h).
+  const std::int64_t few = pipeline == Pipeline::append ? kFewStreams : kMostInStep;
+  bounds.items += std::min(requests * (config.num_kv_heads - 1), few * ctas);
   bounds.partials = ctas;  // the stream that a CTA's share ends in
   return bounds;
 }

@@ -8,6 +8,7 @@
 #include "engine/error.h"
 #include "planner/check_batch.h"
 #include "planner/deal.h"
+#include "planner/in_step.h"
 #include "planner/layout.h"
 #include "planner/prefix_parts.h"
 #include "planner/row_keys.h"
@@ -22,7 +23,8 @@ struct Planner::Scratch {
   std::array<std::vector<StreamRun>, kNumPipelines> runs;
   std::vector<WorkItem> items;
   std::vector<ChunkPlace> borders;  // batch-invariant plans only
-  std::optional<Dealer> dealer;     // of append; the others alone
+  std::optional<Dealer> dealer;     // of append, and
+  std::optional<InStepSplit> in_step;  // of decode; the others alone
   std::optional<PrefixFinder> prefixes;
   std::optional<PrefixCutter> prefix_parts;
 };
@@ -133,9 +135,12 @@ Planner::Planner(const PlanConfig& config, const Maxima& maxima)
     const auto borders = static_cast<std::size_t>(config.of(p).num_ctas) + 1;
     if (config.batch_invariant && borders > scratch_->borders.size())
       scratch_->borders.resize(borders);
-    if (p != Pipeline::append) continue;
-    scratch_->items.resize(static_cast<std::size_t>(bounds.items));
-    if (!config.batch_invariant) scratch_->dealer.emplace(bounds.runs, bounds.items, config.of(p).num_ctas);
+    if (p == Pipeline::append) scratch_->items.resize(static_cast<std::size_t>(bounds.items));
+    if (config.batch_invariant) continue;
+    if (p == Pipeline::append)
+      scratch_->dealer.emplace(bounds.runs, bounds.items, config.of(p).num_ctas);
+    else
+      scratch_->in_step.emplace(bounds.runs, config.of(p).num_ctas);
   }
   if (!config.share_prefixes) return;
   scratch_->prefixes.emplace(config, maxima);
@@ -215,7 +220,7 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
             ? split_by_chunks(line.runs, config_, static_cast<Pipeline>(p), place, scratch_->borders)
         : p == static_cast<int>(Pipeline::append)
             ? scratch_->dealer->split(line, config_.num_kv_heads, lists[p].most_tiles(), place)
-            : split_evenly(line, config_.num_kv_heads, place);
+            : scratch_->in_step->split(line, config_.num_kv_heads, place);
     section.num_items = split.items;
     writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
     summary.items[p] = split.items;

@@ -27,6 +27,12 @@ class PlanView {
     std::int64_t num_joins() const {
       return std::count_if(items.begin(), items.end(), [](const WorkItem& item) { return item.join > 0; });
     }
+    std::int64_t num_streams() const {
+      std::int64_t streams = 0;
+      for (const WorkItem& item : items)
+        if (item.partial < 0 || item.join > 0) streams += item.kv_head_end - item.kv_head_begin;
+      return streams;
+    }
     std::span<const WorkItem> items_of(int cta) const {
       return items.subspan(cta_begin[cta], cta_begin[cta + 1] - cta_begin[cta]);
     }

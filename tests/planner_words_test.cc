@@ -62,6 +62,13 @@ TEST_CASE("explain: a long request is cut, a short one is not", "[planner][expla
   CHECK_THAT(last, contains("so nothing was cut and nothing is merged. It is 1 item of the work list on 1 CTA (CTA 131)."));
 }
 
+TEST_CASE("explain: heads in step lie in rows of their own", "[planner][explain]") {
+  const std::vector<std::int32_t> kv(64, 4096), qo(kv.size(), 1);
+  CHECK_THAT(explained(named_config(264), qo, kv, 0),
+             contains("All work lies in 8 rows, as many heads of a request side by side to be read in step, of which each of "
+                      "the 264 CTAs takes at most"));
+}
+
 TEST_CASE("explain: a batch-invariant plan cuts by the request's own lengths", "[planner][explain]") {
   PlanConfig config = named_config();
   config.batch_invariant = true;
