@@ -154,7 +154,7 @@ std::string cut_words(const PlanConfig& config, Pipeline pipeline, const PlanVie
   const PipelineShape& shape = config.of(pipeline);
   const std::vector<double> costs = cta_costs(shape.cost, section);
   const double most = *std::max_element(costs.begin(), costs.end());
-  const int rows = pipeline == Pipeline::decode ? heads_in_step(section.num_streams(), config.num_kv_heads, section.num_ctas()) : 1;
+  const int rows = pipeline == Pipeline::decode ? heads_in_step(config, section.num_streams()) : 1;
   std::string words = fmt::format(
       "{}, of which each of the {} CTAs takes at most {:.1f} KV tiles of "
       "time; this request is "

@@ -5,20 +5,26 @@
 namespace heddle {
 
 // The most that divide the model's heads and leave no CTA idle.
-int heads_in_step(std::int64_t streams, int num_heads, int num_ctas) {
+int heads_in_step(const PlanConfig& config, std::int64_t streams) {
+  const int num_ctas = config.of(Pipeline::decode).num_ctas;
+  if (config.batch_invariant || config.head_dim + config.vo_dim() < kLeastWidthInStep) return 1;
   if (streams < num_ctas || streams > kMostInStep * num_ctas) return 1;
-  int lanes = num_heads;
-  while (num_heads % lanes != 0 || num_ctas % lanes != 0) --lanes;
+  int lanes = config.num_kv_heads;
+  while (config.num_kv_heads % lanes != 0 || num_ctas % lanes != 0) --lanes;
   return lanes;
 }
 
-InStepSplit::InStepSplit(std::int64_t max_runs, int num_ctas)
-    : runs_(static_cast<std::size_t>(std::min(max_runs, kMostInStep * num_ctas))),
-      items_(runs_.size() * 2 + 2 * static_cast<std::size_t>(num_ctas)),
-      group_begin_(static_cast<std::size_t>(num_ctas) + 1) {}
+InStepSplit::InStepSplit(const PlanConfig& config, std::int64_t max_runs) {
+  const std::int64_t ctas = config.of(Pipeline::decode).num_ctas;
+  const auto runs = static_cast<std::size_t>(std::min(max_runs, kMostInStep * ctas / config.num_kv_heads));
+  runs_.resize(runs);
+  items_.resize(2 * runs + 2 * static_cast<std::size_t>(ctas));
+  group_begin_.resize(static_cast<std::size_t>(ctas) + 1);
+}
 
-SplitResult InStepSplit::split(const Line& line, int num_heads, const SplitOutput& out) {
-  const int lanes = heads_in_step(static_cast<std::int64_t>(line.runs.size()) * num_heads, num_heads, line.num_ctas);
+SplitResult InStepSplit::split(const Line& line, const PlanConfig& config, const SplitOutput& out) {
+  const int num_heads = config.num_kv_heads;
+  const int lanes = heads_in_step(config, static_cast<std::int64_t>(line.runs.size()) * num_heads);
   if (lanes == 1) return split_evenly(line, num_heads, out);
   SplitResult result = split_lane(line, lanes, num_heads, out);
   write_lanes(line.num_ctas, lanes, result, out);

@@ -140,7 +140,7 @@ Planner::Planner(const PlanConfig& config, const Maxima& maxima)
     if (p == Pipeline::append)
       scratch_->dealer.emplace(bounds.runs, bounds.items, config.of(p).num_ctas);
     else
-      scratch_->in_step.emplace(bounds.runs, config.of(p).num_ctas);
+      scratch_->in_step.emplace(config, bounds.runs);
   }
   if (!config.share_prefixes) return;
   scratch_->prefixes.emplace(config, maxima);
@@ -220,7 +220,7 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
             ? split_by_chunks(line.runs, config_, static_cast<Pipeline>(p), place, scratch_->borders)
         : p == static_cast<int>(Pipeline::append)
             ? scratch_->dealer->split(line, config_.num_kv_heads, lists[p].most_tiles(), place)
-            : scratch_->in_step->split(line, config_.num_kv_heads, place);
+            : scratch_->in_step->split(line, config_, place);
     section.num_items = split.items;
     writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
     summary.items[p] = split.items;

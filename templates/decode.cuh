@@ -38,7 +38,8 @@
 //   b1_8k of 8/1 heads 22.1, 12.7; b1_4k with 16 rows 18.8, 14.1; D = 192 23.6, 12.8; D = 64 9.3, 7.4 (8 x 32 keys);
 //   b1_8k, 4 tokens 24.7, 18.1; b16_4k, 4 tokens 73.5, 65.7; 1 of 128k beside 15 of 1k 141.0, 140.5; 16 uniform 110.1, 110.8;
 //   256 of 8/1 heads by zipf 59.9, 55.7. 12, 2, 1: b1_1k 7.0, b1_8k 15.1.
-// D = 64: 16 keys a warp 134 (2, 3, 6) to 148; 32 keys 127 (6, 2, 2), 131 (8, 2, 1). D = 96: 202 with
+// D = 64: 16 keys a warp 134 (2, 3, 6) to 148; 32 keys 128 (6, 2, 2; 256 requests of 1k 133.5), 126.4 (3, 2, 4; 130.9),
+// 129 (4, 2, 2; 133.2), 131 (8, 2, 1). D = 96: 202 with
 // copies that keep their column, 214 without. D = 192: 190 (4, 2, 2), D = 256: 248 (6, 2, 1).
 //
 // Slower or the same:
@@ -66,6 +67,8 @@
 //     1.2 us where the next load waits behind it. So neither instructions nor loads under way are what large batches lack.
 //   6 to 10 % of the keys kept back in items of 4 to 8 us, drawn from a counter, joins behind all of them: b64_4k 251 to 254,
 //     b16_8k 136 to 140, uniform 419 to 421 for 418, zipf 382 to 386 for 392; with joins among them worse.
+//   4, 2, 3 or 5, 2, 2 again, with heads in step (planner/in_step.h): b64_4k 244 where 6, 2, 2 took 242, page64 244.5 (241),
+//     b16_8k 125 (123), b256_1k 246.6 (247.5), 1024 requests of 256 254 (261); 64 KB under way in place of 96 the same.
 //   An SM alone reads far more than its share: 22 CTAs of 12 warps 85 bytes/ns each, 66 of them 62 (264 us).
 // From b16_8k to its multiples time grows at 0.985 of the read ceiling; about 10 us a launch are not that:
 //   5 are what b1_1k takes, start and join.

@@ -25,15 +25,25 @@ bool are_in_step(const WorkItem& a, const WorkItem& b) {
 }  // namespace
 
 TEST_CASE("as many heads are read in step as divide the model's and leave no CTA idle", "[planner]") {
-  CHECK(heads_in_step(512, 8, 264) == 8);
-  CHECK(heads_in_step(512, 8, 132) == 4);
-  CHECK(heads_in_step(512, 12, 264) == 12);
-  CHECK(heads_in_step(512, 32, 264) == 8);
-  CHECK(heads_in_step(512, 5, 264) == 1);
-  CHECK(heads_in_step(512, 1, 264) == 1);
-  CHECK(heads_in_step(263, 8, 264) == 1);  // less than a stream a CTA
-  CHECK(heads_in_step(264 * kMostInStep, 8, 264) == 8);
-  CHECK(heads_in_step(264 * kMostInStep + 1, 8, 264) == 1);
+  const auto heads = [](std::int64_t streams, int num_kv_heads, int num_ctas, int head_dim = 128) {
+    PlanConfig config = named_config(num_ctas);
+    config.num_kv_heads = num_kv_heads;
+    config.head_dim = head_dim;
+    return heads_in_step(config, streams);
+  };
+  CHECK(heads(512, 8, 264) == 8);
+  CHECK(heads(512, 8, 132) == 4);
+  CHECK(heads(512, 12, 264) == 12);
+  CHECK(heads(512, 32, 264) == 8);
+  CHECK(heads(512, 5, 264) == 1);
+  CHECK(heads(512, 1, 264) == 1);
+  CHECK(heads(512, 8, 264, 96) == 1);
+  CHECK(heads(263, 8, 264) == 1);  // less than a stream a CTA
+  CHECK(heads(264 * kMostInStep, 8, 264) == 8);
+  CHECK(heads(264 * kMostInStep + 1, 8, 264) == 1);
+  PlanConfig invariant = named_config(264);
+  invariant.batch_invariant = true;
+  CHECK(heads_in_step(invariant, 512) == 1);
 }
 
 TEST_CASE("neighbouring CTAs take the same shares of the same streams, each of another head", "[planner]") {
