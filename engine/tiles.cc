@@ -57,7 +57,7 @@ int decode_width(const Columns& columns) { return std::max((columns.qk + columns
 // fit; short rows as 32 keys a warp, so that a tile is worth its fixed cost.
 TileConfig fastest_decode_tile(const Columns& columns, int rows, const DeviceLimits& limits) {
   const int width = decode_width(columns);
-  if (width <= 64) return rows <= 8 ? decode_tile(columns, rows, 32, 3, 2, 4, limits) : decode_tile(columns, rows, 32, 6, 2, 2, limits);
+  if (width <= 64) return decode_tile(columns, rows, 32, 6, 2, 2, limits);
   if (width <= 128) return decode_tile(columns, rows, 16, 6, 2, 2, limits);
   if (width <= 192) return decode_tile(columns, rows, 16, 4, 2, 2, limits);
   return decode_tile(columns, rows, 16, 6, 2, 1, limits);

@@ -39,7 +39,8 @@
 //   b1_8k, 4 tokens 24.7, 18.1; b16_4k, 4 tokens 73.5, 65.7; 1 of 128k beside 15 of 1k 141.0, 140.5; 16 uniform 110.1, 110.8;
 //   256 of 8/1 heads by zipf 59.9, 55.7. 12, 2, 1: b1_1k 7.0, b1_8k 15.1.
 // D = 64: 16 keys a warp 134 (2, 3, 6) to 148; 32 keys 128 (6, 2, 2; 256 requests of 1k 133.5), 126.4 (3, 2, 4; 130.9),
-// 129 (4, 2, 2; 133.2), 131 (8, 2, 1). D = 96: 202 with
+// 129 (4, 2, 2; 133.2), 131 (8, 2, 1). But 3, 2, 4 takes 73 us where 32 requests of 4k took 68, 24.3 where 8 took 22.9, and
+// 1 % more on skewed batches. D = 96: 202 with
 // copies that keep their column, 214 without. D = 192: 190 (4, 2, 2), D = 256: 248 (6, 2, 1).
 //
 // Slower or the same:

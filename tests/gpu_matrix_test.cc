@@ -127,14 +127,14 @@ TEST_CASE("matrix: head dims that tiles pad, and V's apart", "[gpu][dims]") {
 TEST_CASE("matrix: heads in step, one a CTA and several, of one token and of four", "[gpu][in_step]") {
   Engine engine;
   Tally tally;
-  constexpr int kCases = 8;
+  constexpr int kCases = 8, kRequests = 64;
   tools::parallel_for(kCases, [&](int i) {
     AttentionConfig config{.variant = i % 3 ? "causal" : "soft_cap", .num_qo_heads = 32, .num_kv_heads = i & 1 ? 8 : 32,
                            .head_dim = 128, .page_size = i & 2 ? 16 : 0, .max_qo_len = i & 4 ? 4 : 1};
     Attention attention = engine.attention(config);
     tools::Random random(std::uint64_t(700 + i));
     ProblemShape shape{.config = config};
-    for (int r = 0; r < 70; ++r) {
+    for (int r = 0; r < kRequests; ++r) {
       shape.qo_lens.push_back(int(1 + random.bits() % std::uint64_t(config.max_qo_len)));
       shape.kv_lens.push_back(int(4 + random.bits() % 700));
     }
@@ -142,7 +142,7 @@ TEST_CASE("matrix: heads in step, one a CTA and several, of one token and of fou
     Workspace workspace = attention.workspace(problem.maxima());
     plan_and_run(attention, workspace, problem);
     Verdict verdict = problem.judge();
-    if (heads_in_step(attention.plan_config(), 70 * config.num_kv_heads) == 1)
+    if (heads_in_step(attention.plan_config(), kRequests * config.num_kv_heads) == 1)
       verdict.ok = false, verdict.what = "its heads are not read in step";
     tally.add(verdict);
   });
