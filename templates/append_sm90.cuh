@@ -105,7 +105,8 @@
 //     length that whoever is done draws six tiles ahead: 142 to 147. Whole streams on 128 SMs, as the planner deals them,
 //     have no cut; a piece stopped its consumer for 3.8 us to publish (a fence under load), a join for 5.
 //   Words as flags, no fence, both rows and their lse in one round trip, words put back: the same, since cuts are few then;
-//     16 tokens over 64k, seven slots a join, 85 for 81. Both rows read at once behind lse flags: 81 for 81.5.
+//     16 tokens over 64k, seven slots a join, 85 for 81. (Both rows read at once behind lse flags, what stands: not measured
+//     apart.)
 //   Two CTAs an SM, 64 x 32, four stages: 131.5, ragged 129.7 (132), but trees 178: ptxas keeps to the launch's 128
 //     registers there, whatever setmaxnreg says, and hooks spill. 64 x 48 spills anyway: 159.
 //   One stage less for prefill (128 x 128, four): 16k 1 to 2 % faster, 16x1k 2 %, 4x4k 1 to 6 % slower; 128 rows over 64k to
