@@ -115,7 +115,7 @@ TEST_CASE("workload: keys that requests share are counted once", "[tools]") {
 
 TEST_CASE("workload: the built-in list is whole", "[tools]") {
   const auto workloads = read_workloads(embedded_text("tools/workloads.json"), "workloads.json");
-  CHECK(workloads.size() == 45 + 6 + 4 + 10 + 5 + 17 + 22 + 5);
+  CHECK(workloads.size() == 45 + 6 + 7 + 10 + 5 + 17 + 22 + 5);
   CHECK(workloads.at(5).name == "decode_b64_4k");
   CHECK(workloads.at(5).layers() == 2);
   CHECK(workloads.at(0).layers() == 24);
