@@ -111,7 +111,8 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   // A cut inside a stream turns one item into at most four: whole heads, part | part, whole heads.
   bounds.items = whole_items + 3 * (ctas - 1);
   // Those of one query tile too are listed head by head in a batch of few streams, dealt (deal.h) or in step (in_step.h).
-  const std::int64_t few = pipeline == Pipeline::append ? kFewStreams : kMostInStep;
+  const bool reads_in_step = pipeline == Pipeline::decode && heads_in_step(config, ctas) > 1;
+  const std::int64_t few = pipeline == Pipeline::append ? kFewStreams : reads_in_step ? kMostInStep : 0;
   bounds.items += std::min(requests * (config.num_kv_heads - 1), few * ctas);
   bounds.partials = ctas;  // the stream that a CTA's share ends in
   return bounds;

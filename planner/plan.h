@@ -2,8 +2,8 @@
 //
 // A batch is checked once (check_batch.h), its query tiles are listed with the KV tiles that the declared mask leaves
 // visible (streams.h, visible.h), all of a pipeline's streams are laid in a row and cut into one even share a CTA
-// (split.h; in_step.h and deal.h, where they are read faster otherwise; or split_chunks.h), and the records of templates/abi.h are written into one block of bytes that one copy
-// moves. A plan depends on lengths (and given ranges) and config alone, never on page ids or addresses: equal lengths,
+// (split.h; in_step.h and deal.h, where they are read faster otherwise; or split_chunks.h), and the records of
+// templates/abi.h are written into one block of bytes that one copy moves. A plan depends on lengths (and given ranges) and config alone, never on page ids or addresses: equal lengths,
 // equal bytes. How large it can get is known beforehand (layout.h). plan_view.h reads a plan back; explain.h and draw.h
 // show it to people; lengths.h reads the lengths that the command is given. Where asked to, it finds prefixes that
 // requests share (prefixes.h); where each row's range of keys comes with the batch, that decides which tiles are visited

@@ -98,9 +98,9 @@
 //   read, ragged or on pages of 64 too; pages of 1, whose rows are gathered, 7 % slower and D = 64 up to 4 %, which keep 128.
 //   The next tile's scores under way beside the second row's exponentials and the end of a tile, in registers of their own: 0.5
 //   to 2 % slower in all of these rows. So it is not the consumer's waits for scores that hold it at 0.87.
-// Bytes under way are what held it there: five stages of 16 KB in place of eight took all rows from 0.84 to 0.86 to 0.87 to
-//   0.90 (engine/tiles.cc has them; 48 keys, six stages of 12 KB, the same). Tried beside that (2026-12-01, read 4.57; 8 tokens
-//   of 32 requests 134):
+// Bytes under way are part of what held it there: with five stages of 16 KB in place of eight 8 and 16 tokens of 32 requests
+//   take 134 and 135 us for 139 and 140, 0.89 and 0.88 of read, ragged 0.90, trees 0.86 (engine/tiles.cc has more; 48 keys, six
+//   stages of 12 KB, the same, but custom_mask 144 for 139). Tried beside that (2026-12-01, read 4.57):
 //   SMs end between 108 and 136 us with equal shares. A fifth to a third of all work in a pool, cut into pieces of falling
 //     length that whoever is done draws six tiles ahead: 142 to 147. Whole streams on 128 SMs, as the planner deals them,
 //     have no cut; a piece stopped its consumer for 3.8 us to publish (a fence under load), a join for 5.
@@ -109,8 +109,8 @@
 //     apart.)
 //   Two CTAs an SM, 64 x 32, four stages: 131.5, ragged 129.7 (132), but trees 178: ptxas keeps to the launch's 128
 //     registers there, whatever setmaxnreg says, and hooks spill. 64 x 48 spills anyway: 159.
-//   One stage less for prefill (128 x 128, four): 16k 1 to 2 % faster, 16x1k 2 %, 4x4k 1 to 6 % slower; 128 rows over 64k to
-//     128k 0.5 to 5 % faster.
+//   One stage less for prefill (128 x 128, four): 16k 0.5 to 3 % faster, 16x1k 2 %, 4x4k 1 to 6 % slower; 32 rows over 64k
+//     6 %, 128 over 128k 0.5 % faster.
 // rope: 284 a row after the other, 332 four rows at once with one sine and cosine for them (different H200s; plain 591 on
 //   both). Later, where 370 stood (plain 620; the loader's 1,500 instructions a tile are the limit): 104 registers for the
 //   loader 369, with eight rows at once 346; places in the tile found once for eight rows (123 instructions for 148 of that

@@ -68,8 +68,9 @@
 //     1.2 us where the next load waits behind it. So neither instructions nor loads under way are what large batches lack.
 //   6 to 10 % of the keys kept back in items of 4 to 8 us, drawn from a counter, joins behind all of them: b64_4k 251 to 254,
 //     b16_8k 136 to 140, uniform 419 to 421 for 418, zipf 382 to 386 for 392; with joins among them worse.
-//   4, 2, 3 or 5, 2, 2 again, with heads in step (planner/in_step.h): b64_4k 244 where 6, 2, 2 took 242, page64 244.5 (241),
-//     b16_8k 125 (123), b256_1k 246.6 (247.5), 1024 requests of 256 254 (261); 64 KB under way in place of 96 the same.
+//   4, 2, 3 again, with heads in step (planner/in_step.h): b64_4k 244 where 6, 2, 2 took 242, page64 244.5 (241), b16_8k 125
+//     (123), b256_1k 246.6 (247.5), 1024 requests of 256 254 (261). Before that 5, 2, 2 and 4, 2, 2 (64 KB under way in place
+//     of 96) within 1.3 % of 6, 2, 2.
 //   An SM alone reads far more than its share: 22 CTAs of 12 warps 85 bytes/ns each, 66 of them 62 (264 us).
 // From b16_8k to its multiples time grows at 0.985 of the read ceiling; about 10 us a launch are not that:
 //   5 are what b1_1k takes, start and join.
