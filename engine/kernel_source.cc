@@ -24,13 +24,13 @@ std::string spec_text(const Variant& variant, const AttentionConfig& config, con
       "  static constexpr int kBlockColumns = {}, kBoxRows = {}, kQBoxTokens = {};\n"
       "  static constexpr bool kSharesPrefixes = {}, kRowsGiven = {}, kTransformedKeys = {}, kSideBySide = {};\n"
       "  static constexpr TileConfig kTile = {{.rows = {}, .kv = {}, .warps = {}, .stages = {}, .ctas_per_sm = {}, "
-      ".smem_bytes = {}, .q_buffers = {}, .reads_q_again = {}}};\n"
+      ".smem_bytes = {}, .q_buffers = {}, .reads_q_again = {}, .heads_abreast = {}}};\n"
       "{}"
       "}};\n",
       name_of(config.kv_dtype), config.head_dim, config.vo_dim(), config.num_qo_heads / config.num_kv_heads, config.page_size,
       block_columns(head_dims(config)), box_rows(config, t), q_box_tokens(config, t), config.share_prefixes,
       variant.mask.rows_given, transforms_keys(variant, config), runs_side_by_side(config),
-      t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers, t.reads_q_again,
+      t.rows, t.kv, t.warps, t.stages, t.ctas_per_sm, t.smem_bytes, t.q_buffers, t.reads_q_again, t.heads_abreast,
       t.q_buffers > 0 ? render_wgmma(config.kv_dtype, t.kv, tile_columns(config.vo_dim())) : "");
 }
 

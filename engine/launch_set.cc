@@ -142,7 +142,7 @@ int most_rows(Pipeline pipeline, const AttentionConfig& c) {
 PipelineShape pipeline_shape(Pipeline pipeline, const TileConfig& tile, int num_ctas, const HeadDims& dims) {
   const int head_dim = (dims.qk + dims.vo) / 2;  // K and V, Q K^T and P V cost as much together as two of this
   return {.present = true, .num_ctas = num_ctas, .tile_rows = tile.rows, .tile_kv = tile.kv,
-          .cost = cost_model(pipeline, tile, head_dim)};
+          .cost = cost_model(pipeline, tile, head_dim), .heads_abreast = tile.heads_abreast};
 }
 
 }  // namespace heddle

@@ -23,9 +23,10 @@ struct Columns {
 Columns columns_of(const HeadDims& dims) { return {tile_columns(dims.qk), tile_columns(dims.vo)}; }
 
 // A warp's stage also holds its sums, f32, which only a wide V makes it larger for.
-int decode_smem_bytes(const Columns& columns, int rows, int kv, int warps, int stages) {
-  const int warp_stage = std::max(kv / warps * (columns.qk + columns.vo) * 2, rows * columns.vo * 4);
-  return round_up(stages * warps * warp_stage + stages * rows * columns.qk * 2 + 2 * warps * rows * 4, 128);
+int decode_smem_bytes(const Columns& columns, int rows, int warp_keys, int warps, int stages, int heads) {
+  const int warp_stage = std::max(warp_keys * (columns.qk + columns.vo) * 2, rows * columns.vo * 4);
+  const int q_buffers = stages - (warps == heads ? 1 : 0);  // decode_states.cuh
+  return round_up(stages * warps * warp_stage + q_buffers * heads * rows * columns.qk * 2 + 2 * warps * rows * 4, 128);
 }
 
 int append_smem_bytes(const Columns& columns, int rows, int kv) {
@@ -44,14 +45,27 @@ int ctas_that_fit(int smem, const DeviceLimits& limits) {
   return limits.shared_per_sm / (smem + kReservedPerCta);
 }
 
-TileConfig decode_tile(const Columns& columns, int rows, int warp_keys, int warps, int stages, int ctas, const DeviceLimits& limits) {
-  const int kv = warps * warp_keys, smem = decode_smem_bytes(columns, rows, kv, warps, stages);
+TileConfig decode_tile(const Columns& columns, int rows, int warp_keys, int warps, int stages, int ctas, const DeviceLimits& limits,
+                       int heads = 1) {
+  const int smem = decode_smem_bytes(columns, rows, warp_keys, warps, stages, heads);
   if (ctas_that_fit(smem, limits) < ctas) return {};
-  return {rows, kv, warps, stages, ctas, smem};
+  return {rows, warps / heads * warp_keys, warps, stages, ctas, smem, 0, false, heads};
 }
 
 // Bytes go by both, registers by V's.
 int decode_width(const Columns& columns) { return std::max((columns.qk + columns.vo) / 2, columns.vo); }
+
+// Two neighbouring heads abreast, whose rows memory gives faster together than apart where they are short (ladder). Rows of 96
+// columns have only eight warps an SM then, too few for hooks. How a batch-invariant plan deals chunks, two heads at once are
+// too much.
+TileConfig abreast_decode_tile(const Columns& columns, int rows, const AttentionConfig& config, const DeviceLimits& limits,
+                               bool tile_hooks) {
+  const int width = decode_width(columns);
+  if (config.num_kv_heads % 2 != 0 || config.batch_invariant) return {};
+  if (width <= 64) return decode_tile(columns, rows, 32, 4, 2, 3, limits, 2);
+  if (width <= 96 && !tile_hooks) return decode_tile(columns, rows, 16, 4, 3, 2, limits, 2);
+  return {};
+}
 
 // What won on an H200 (ladder in templates/decode.cuh): twelve warps an SM with two stages, as far as they
 // fit; short rows as 32 keys a warp, so that a tile is worth its fixed cost.
@@ -102,14 +116,14 @@ TileConfig append_tile(const Columns& columns, int rows, int kv, const DeviceLim
   return {rows, kv, 4, 2, std::min(2, ctas_that_fit(smem, limits)), smem};
 }
 
-// Stages of a short tile, by the bytes of K and V that they have under way. More of them are slower: 64 x 64 with 8 / 6 / 5 /
-// 4 stages of 16 KB, 8 tokens of 32 requests 139 / 135 / 134 / 134.5 us, of 8 requests 142.7 / 138.7 / 136.2 / 139.3, one row
-// of group 32 73.2 / 70.7 / 69.7 / 69.2, 16 tokens over 64k 84.4 / 82.0 / 80.8 / 81.5, trees 139 / 137 / 137 / 137, custom_mask
-// 141 / 139 / 139 / 142; D = 64 103 / 99 / 98 / 99; D = 256, 80 keys 264 with 4, 64 keys 257 with 3. The same with eight
-// stages of which no more than four are ever under way (134). Gathered rows, 128 keys, 131 / 129 / 136.5 with 5 / 4 / 3.
-// (2026-12-01, one H200; three are the fewest that the kernel runs with: 158 of 16 KB.)
+// Stages of a short tile, by the bytes of K and V that they have under way. More of them are slower: 64 x 64 with 8 / 7 / 6 /
+// 5 / 4 / 3 stages of 16 KB, us (2026-12-01, one H200): 8 tokens of 32 requests 132 / 127.7 / 127.2 / 129.2 / 133.6 / 157, 16
+// tokens 135 / 129.0 / 127.8 / 129.2 / 134.9 / 159, 8 tokens of 8 requests 136 / 131.6 / 130.2 / 133.3 / 138.8 / 161 (the first
+// and the last two before output and partial states were kept in L2, which took 1.3 to 3); D = 64 72.8 / 72.6 / 75.4 / 88.4
+// with 6 / 5 / 4 / 3. While L2 fetched 256 bytes at once 5 were best, 134. The same with eight stages of which no more than four
+// are ever under way. Gathered rows, 128 keys, 131 / 129 / 136.5 with 5 / 4 / 3.
 int short_stages(int stage_bytes, bool gathered) {
-  const int under_way = gathered ? 112 << 10 : 80 << 10;
+  const int under_way = gathered ? 112 << 10 : 96 << 10;
   return std::clamp((under_way + stage_bytes - 1) / stage_bytes, 3, 8);
 }
 
@@ -143,7 +157,7 @@ void add_sm90_tiles(std::vector<TileConfig>& tiles, bool are_short, const Attent
   };
   static constexpr Row kTable[] = {
       {{64, 64}, kShortRows, 128, 2},    {{128, 128}, kShortRows, 64, 2, 128},  //
-      {{192, 128}, kShortRows, 112, 2},  {{256, 256}, kShortRows, 64, 2},    //
+      {{192, 128}, kShortRows, 112, 2},  //
       {{64, 64}, 192, 128, 2, 0, false}, {{64, 64}, 192, 96, 2}, {{64, 64}, 128, 128, 2},  //
       {{128, 128}, 128, 128, 2}, {{128, 128}, 128, 64, 2},  //
       {{192, 128}, 128, 112, 1}, {{192, 128}, 128, 64, 1},  //
@@ -207,6 +221,7 @@ std::vector<TileConfig> tile_candidates(Pipeline pipeline, const AttentionConfig
   std::vector<TileConfig> tiles;
   if (pipeline == Pipeline::decode) {
     if (has_few_heads(config, limits)) tiles.push_back(large_decode_tile(columns, rows, limits));
+    tiles.push_back(abreast_decode_tile(columns, rows, config, limits, tile_hooks));
     const TileConfig fastest = fastest_decode_tile(columns, rows, limits);
     tiles.push_back(fastest);
     // Wider rows read q again as it is (templates/decode_rows.cuh).

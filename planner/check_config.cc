@@ -35,6 +35,17 @@ void check_pipeline(std::string_view name, const PipelineShape& shape) {
   }
 }
 
+void check_heads_abreast(const PlanConfig& config) {
+  for (int p = 0; p < kNumPipelines; ++p) {
+    const PipelineShape& shape = config.pipeline[p];
+    const int most = static_cast<Pipeline>(p) == Pipeline::decode ? config.num_kv_heads : 1;
+    if (shape.heads_abreast >= 1 && shape.heads_abreast <= most && config.num_kv_heads % shape.heads_abreast == 0)
+      continue;
+    refuse("heads_abreast of the {} pipeline is {}; it must be 1, or, of decode, a divisor of num_kv_heads = {}.", kPipelineNames[p],
+           shape.heads_abreast, config.num_kv_heads);
+  }
+}
+
 void check_sharing(const PlanConfig& config) {
   if (!config.share_prefixes) return;
   if (config.page_size == 0) refuse("share_prefixes needs pages; this plan is for ragged K/V (page_size 0).");
@@ -75,6 +86,7 @@ void check_config(const PlanConfig& config) {
   for (int p = 0; p < kNumPipelines; ++p) {
     if (config.pipeline[p].present) check_pipeline(kPipelineNames[p], config.pipeline[p]);
   }
+  check_heads_abreast(config);
   check_sharing(config);
   check_transforms(config);
   check_range("max_decode_rows", config.max_decode_rows, 0, 4096);

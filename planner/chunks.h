@@ -6,7 +6,7 @@
 // grows as Q and M falls as 1 / Q. That also bounds the partial states by the keys of the batch,
 // and by its requests, whatever the lengths are.
 //
-//   decode  L = 22 tiles of 64 keys of head_dim 128 (0.7 MB of K and V), M = 64
+//   decode  L = 22 tiles of 64 keys of head_dim 128 (0.7 MB of K and V, of all heads that are read abreast), M = 64
 //   append  L = 4096 Q keys, M = 8 / Q
 //
 // A chunk of decode costs what 0.83 tiles do on top (cost_table.h), so cuts cost 4 % of long
@@ -65,7 +65,9 @@ class ChunkRule {
     constexpr std::int32_t kDecodeElements = 2 * 22 * 64 * 128;  // of K and V
     constexpr std::int32_t kAppendKeys = 4096;
     const std::int32_t keys =
-        pipeline == Pipeline::decode ? kDecodeElements / (config.head_dim + config.vo_dim()) : kAppendKeys;
+        pipeline == Pipeline::decode
+            ? kDecodeElements / ((config.head_dim + config.vo_dim()) * config.of(pipeline).heads_abreast)
+            : kAppendKeys;
     return std::max(1, keys / config.of(pipeline).tile_kv);
   }
 

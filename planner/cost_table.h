@@ -15,7 +15,7 @@ inline CostModel cost_model(Pipeline pipeline, const TileConfig& tile, int head_
   const int tile_rows = tile.rows, tile_kv = tile.kv;
   const bool wgmma = tile.q_buffers > 0;
   if (pipeline == Pipeline::decode) {
-    const double per_tile = tile_kv * head_dim * 4 * tile.ctas_per_sm / 34.0;
+    const double per_tile = tile_kv * tile.heads_abreast * head_dim * 4 * tile.ctas_per_sm / 34.0;
     if (tile.ctas_per_sm == 1) return {.per_item = 1500, .per_tile = per_tile, .per_partial = 1200};
     return {.per_item = 1000, .per_tile = per_tile, .per_partial = 600};
   }

@@ -53,7 +53,7 @@ Ranking rank(const PlanConfig& config, const PlanView& view) {
   for (int p = 0; p < kNumPipelines; ++p) {
     for (const WorkItem& item : view.section(static_cast<Pipeline>(p)).items) {
       ranking.cost[static_cast<std::size_t>(first_request(item))] +=
-          cost_of(config.pipeline[p].cost, item);
+          cost_of(config.pipeline[p], item);
     }
   }
   std::vector<int> order(ranking.cost.size());
@@ -107,7 +107,7 @@ struct Panel {
   double busiest, mean;
 
   Panel(const PipelineShape& s, const PlanView::Section& list, std::string_view title)
-      : shape(s), section(list), name(title), costs(cta_costs(s.cost, list)) {
+      : shape(s), section(list), name(title), costs(cta_costs(s, list)) {
     busiest = *std::max_element(costs.begin(), costs.end());
     mean = std::accumulate(costs.begin(), costs.end(), 0.0) / static_cast<double>(costs.size());
   }
@@ -138,7 +138,7 @@ void draw_bar(Drawing& drawing, const Panel& panel, const Ranking& ranking, int 
     const bool piece = items[i].partial >= 0;
     double end = begin;
     do {
-      end += cost_of(panel.shape.cost, items[i++]);
+      end += cost_of(panel.shape, items[i++]);
     } while (i < items.size() && items[i].request == items[first].request && !piece &&
              items[i].partial < 0);
     const double seam = piece ? 1 : 0;  // so that two pieces of a request do not look like one

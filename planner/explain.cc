@@ -62,7 +62,7 @@ Share share_of(const PlanConfig& config, Pipeline pipeline, const PlanView::Sect
       share.query_tiles.insert(item.row_begin);
       share.ctas.insert(cta);
       share.has_gap |= item.gap_tiles > 0;
-      share.cost += cost_of(config.of(pipeline).cost, item);
+      share.cost += cost_of(config.of(pipeline), item);
       if (item.partial < 0) {
         share.streams += heads;
         continue;
@@ -152,7 +152,7 @@ std::string chunk_words(const Share& share) {
 std::string cut_words(const PlanConfig& config, Pipeline pipeline, const PlanView::Section& section,
                       const Share& share) {
   const PipelineShape& shape = config.of(pipeline);
-  const std::vector<double> costs = cta_costs(shape.cost, section);
+  const std::vector<double> costs = cta_costs(shape, section);
   const double most = *std::max_element(costs.begin(), costs.end());
   const int rows = pipeline == Pipeline::decode ? heads_in_step(config, section.num_streams()) : 1;
   std::string words = fmt::format(

@@ -6,24 +6,24 @@ namespace heddle {
 
 // The most that divide the model's heads and leave no CTA idle.
 int heads_in_step(const PlanConfig& config, std::int64_t streams) {
-  const int num_ctas = config.of(Pipeline::decode).num_ctas;
+  const int num_ctas = config.of(Pipeline::decode).num_ctas, heads = config.heads_apart(Pipeline::decode);
   if (config.batch_invariant || config.head_dim + config.vo_dim() < kLeastWidthInStep) return 1;
   if (streams < num_ctas || streams > kMostInStep * num_ctas) return 1;
-  int lanes = config.num_kv_heads;
-  while (config.num_kv_heads % lanes != 0 || num_ctas % lanes != 0) --lanes;
+  int lanes = heads;
+  while (heads % lanes != 0 || num_ctas % lanes != 0) --lanes;
   return lanes;
 }
 
 InStepSplit::InStepSplit(const PlanConfig& config, std::int64_t max_runs) {
   const std::int64_t ctas = config.of(Pipeline::decode).num_ctas;
-  const auto runs = static_cast<std::size_t>(std::min(max_runs, kMostInStep * ctas / config.num_kv_heads));
+  const auto runs = static_cast<std::size_t>(std::min(max_runs, kMostInStep * ctas / config.heads_apart(Pipeline::decode)));
   runs_.resize(runs);
   items_.resize(2 * runs + 2 * static_cast<std::size_t>(ctas));
   group_begin_.resize(static_cast<std::size_t>(ctas) + 1);
 }
 
 SplitResult InStepSplit::split(const Line& line, const PlanConfig& config, const SplitOutput& out) {
-  const int num_heads = config.num_kv_heads;
+  const int num_heads = config.heads_apart(Pipeline::decode);
   const int lanes = heads_in_step(config, static_cast<std::int64_t>(line.runs.size()) * num_heads);
   if (lanes == 1) return split_evenly(line, num_heads, out);
   SplitResult result = split_lane(line, lanes, num_heads, out);

@@ -98,12 +98,13 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   }
   PlanBounds bounds;
   bounds.runs = tiles + requests;
-  const std::int64_t whole_items = tiles * config.num_kv_heads + requests;
+  const std::int64_t heads = config.heads_apart(pipeline);
+  const std::int64_t whole_items = tiles * heads + requests;
   if (config.batch_invariant) {
     bounds.partials = ChunkRule(config, pipeline)
                           .most_slots(most_requests(config, maxima, pipeline), maxima.max_kv_tokens,
                                       shape.tile_kv) *
-                      config.num_kv_heads;
+                      heads;
     // A border divides the heads of one item; a piece that joins goes with every slot at most.
     bounds.items = whole_items + (ctas - 1) + 2 * bounds.partials;
     return bounds;
@@ -113,7 +114,7 @@ PlanBounds plan_bounds(const PlanConfig& config, const Maxima& maxima, Pipeline 
   // Those of one query tile too are listed head by head in a batch of few streams, dealt (deal.h) or in step (in_step.h).
   const bool reads_in_step = pipeline == Pipeline::decode && heads_in_step(config, ctas) > 1;
   const std::int64_t few = pipeline == Pipeline::append ? kFewStreams : reads_in_step ? kMostInStep : 0;
-  bounds.items += std::min(requests * (config.num_kv_heads - 1), few * ctas);
+  bounds.items += std::min(requests * (heads - 1), few * ctas);
   bounds.partials = ctas;  // the stream that a CTA's share ends in
   return bounds;
 }
@@ -161,8 +162,8 @@ WorkspaceLayout workspace_layout(const PlanConfig& config, const Maxima& maxima)
     WorkspaceLayout::Section& section = layout.section[static_cast<int>(p)];
     section.cta_begin = cta_begin_offset(config, p);
     section.max_partials = static_cast<int>(bounds.partials);
-    const std::size_t rows =
-        static_cast<std::size_t>(bounds.partials) * static_cast<std::size_t>(shape.tile_rows);
+    const std::size_t rows = static_cast<std::size_t>(bounds.partials) *
+                             static_cast<std::size_t>(shape.heads_abreast * shape.tile_rows);
     section.partial_o = take(rows * static_cast<std::size_t>(config.vo_dim()) * sizeof(float));
     section.partial_lse = take(rows * sizeof(float));
   }

@@ -122,6 +122,15 @@ void list_streams(const PlanConfig& config, const CheckedBatch& batch, std::span
   }
 }
 
+// From bundles of heads that are read abreast, which the splits count, to heads.
+void unbundle_heads(std::span<WorkItem> items, std::int32_t heads_abreast) {
+  if (heads_abreast == 1) return;
+  for (WorkItem& item : items) {
+    item.kv_head_begin *= heads_abreast;
+    item.kv_head_end *= heads_abreast;
+  }
+}
+
 }  // namespace
 
 Planner::Planner(const PlanConfig& config, const Maxima& maxima)
@@ -219,9 +228,10 @@ PlanSummary Planner::plan(const Batch& batch, const MaskBounds& mask, std::span<
         config_.batch_invariant
             ? split_by_chunks(line.runs, config_, static_cast<Pipeline>(p), place, scratch_->borders)
         : p == static_cast<int>(Pipeline::append)
-            ? scratch_->dealer->split(line, config_.num_kv_heads, lists[p].most_tiles(), place)
+            ? scratch_->dealer->split(line, config_.heads_apart(Pipeline::append), lists[p].most_tiles(), place)
             : scratch_->in_step->split(line, config_, place);
     section.num_items = split.items;
+    unbundle_heads({place.items, static_cast<std::size_t>(split.items)}, shape.heads_abreast);
     writer.advance(sizeof(WorkItem) * static_cast<std::size_t>(split.items));
     summary.items[p] = split.items;
     summary.joins[p] = split.joins;

@@ -3,8 +3,8 @@
 // A batch is checked once (check_batch.h), its query tiles are listed with the KV tiles that the declared mask leaves
 // visible (streams.h, visible.h), all of a pipeline's streams are laid in a row and cut into one even share a CTA
 // (split.h; in_step.h and deal.h, where they are read faster otherwise; or split_chunks.h), and the records of
-// templates/abi.h are written into one block of bytes that one copy moves. A plan depends on lengths (and given ranges) and config alone, never on page ids or addresses: equal lengths,
-// equal bytes. How large it can get is known beforehand (layout.h). plan_view.h reads a plan back; explain.h and draw.h
+// templates/abi.h are written into one block of bytes that one copy moves. A plan depends on lengths (and given ranges)
+// and config alone, never on page ids or addresses: equal lengths, equal bytes. How large it can get is known beforehand (layout.h). plan_view.h reads a plan back; explain.h and draw.h
 // show it to people; lengths.h reads the lengths that the command is given. Where asked to, it finds prefixes that
 // requests share (prefixes.h); where each row's range of keys comes with the batch, that decides which tiles are visited
 // (row_keys.h); it says whose keys are transformed ahead of append (transformed_keys.h). This room knows no CUDA and no
@@ -37,7 +37,7 @@
 namespace heddle {
 
 // Microseconds (or any one unit) that a CTA spends: per_item + per_tile * KV tiles for each kv head
-// of an item, and per_partial more where the item leaves a partial state to be merged.
+// of an item (or each heads_abreast of them), and per_partial more where the item leaves a partial state to be merged.
 struct CostModel {
   double per_item = 1.0;
   double per_tile = 1.0;
@@ -51,6 +51,7 @@ struct PipelineShape {
   int tile_rows = 0;     // packed rows (token, head in group) of a query tile
   int tile_kv = 0;       // keys of a KV tile
   CostModel cost;
+  int heads_abreast = 1;  // kv heads that a CTA reads side by side: one stream, whose tiles have the keys of each
 };
 
 struct PlanConfig {
@@ -68,6 +69,7 @@ struct PlanConfig {
   std::array<PipelineShape, kNumPipelines> pipeline;  // indexed by Pipeline
   int vo_dim() const { return head_dim_vo > 0 ? head_dim_vo : head_dim; }
   const PipelineShape& of(Pipeline p) const { return pipeline[static_cast<int>(p)]; }
+  int heads_apart(Pipeline p) const { return num_kv_heads / of(p).heads_abreast; }  // streams of a query tile
 };
 
 // What a workspace is made for. Everything within it can be planned.
@@ -106,8 +108,8 @@ struct Batch {
 struct WorkspaceLayout {
   std::size_t plan_bytes = 0;  // at offset 0: room for the largest plan
   struct Section {
-    std::size_t partial_o = 0;    // f32 [max_partials, tile_rows, head_dim_vo]
-    std::size_t partial_lse = 0;  // f32 [max_partials, tile_rows]
+    std::size_t partial_o = 0;    // f32 [max_partials, heads_abreast, tile_rows, head_dim_vo]
+    std::size_t partial_lse = 0;  // f32 [max_partials, heads_abreast, tile_rows]
     std::size_t cta_begin = 0;    // in every plan: i32 [num_ctas + 1]
     int max_partials = 0;
   };

@@ -123,11 +123,12 @@ void PrefixFinder::close(const CheckedBatch& batch, std::int32_t end) {
   const std::int64_t rows = std::int64_t{batch.qo_begin(end) - batch.qo_begin(node.begin)} * config_.group;
   const auto tiles = static_cast<double>((rows + append.tile_rows - 1) / append.tile_rows);
   const double requests = end - node.begin, heads = config_.num_kv_heads;
-  const double apart = decode.cost.per_tile / decode.tile_kv * requests / decode.num_ctas;
+  const double of_decode = requests / (decode.num_ctas * decode.heads_abreast);
+  const double apart = decode.cost.per_tile / decode.tile_kv * of_decode;
   const double together = append.cost.per_tile / append.tile_kv * tiles / append.num_ctas;
   node.saved_per_key = (apart - together) * heads;
   node.price = heads * (append.cost.per_item * tiles / append.num_ctas +
-                        decode.cost.per_partial * requests / decode.num_ctas);
+                        decode.cost.per_partial * of_decode);
   for (int levels = 0; levels < kMaxPrefixLevels; ++levels)
     node.below[levels] = best_of_children(node, node.keys, levels, 0);
 }

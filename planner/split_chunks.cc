@@ -200,7 +200,7 @@ SplitResult split_by_chunks(std::span<const StreamRun> runs, const PlanConfig& c
                             Pipeline pipeline, const SplitOutput& out,
                             std::span<ChunkPlace> borders) {
   const PipelineShape& shape = config.of(pipeline);
-  const ChunkLine line{runs, config.num_kv_heads, shape.num_ctas, LineCost(shape.cost),
+  const ChunkLine line{runs, config.heads_apart(pipeline), shape.num_ctas, LineCost(shape.cost),
                        ChunkRule(config, pipeline)};
   const Load load = fill_evenly(line, borders);
   ShareWriter writer(line, out);

@@ -1,4 +1,5 @@
-// Streams: the units that a split lays in a row. A stream is one (request, query tile, kv head).
+// Streams: the units that a split lays in a row. A stream is one (request, query tile, kv head), or as many kv heads as
+// the pipeline reads abreast; then heads are counted in such bundles until the plan is done.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +44,7 @@ class StreamList {
   StreamList(const PlanConfig& config, Pipeline pipeline, const MaskBounds& mask, const RowKeys* row_keys,
              std::span<StreamRun> room)
       : group_(config.group),
-        num_heads_(config.num_kv_heads),
+        num_heads_(config.heads_apart(pipeline)),
         tile_rows_(config.of(pipeline).tile_rows),
         tile_kv_(config.of(pipeline).tile_kv),
         visible_(mask, config.of(pipeline).tile_kv),

@@ -121,7 +121,7 @@ struct WorkItem {
   int32_t gap_begin;
   int32_t gap_tiles;
   int32_t partial;  // a piece's slot; of the last piece the first it joins; -1: the item is whole.
-                    // A piece has one kv head
+                    // A piece has one kv head, or, of decode, TileConfig::heads_abreast, and its slot a state of each
   int32_t join;     // the last piece: how many slots it joins; else 0
 };
 
@@ -278,7 +278,7 @@ HEDDLE_BOTH constexpr int tile_columns(int head_dim) { return (head_dim + 15) / 
 // cannot disagree about shared memory.
 struct TileConfig {
   int32_t rows;    // packed query rows of a tile
-  int32_t kv;      // keys of a KV tile
+  int32_t kv;      // keys of a KV tile, of one kv head
   int32_t warps;
   int32_t stages;  // KV tiles in flight
   int32_t ctas_per_sm;
@@ -288,6 +288,8 @@ struct TileConfig {
   int32_t q_buffers = 0;
   // Decode with 16 rows: q comes from shared memory again for each tile, for hooks that need its registers.
   bool reads_q_again = false;
+  // Decode: kv heads that a CTA reads abreast, each by as many of its warps, a team. They divide warps and the model's heads.
+  int32_t heads_abreast = 1;
 };
 
 }  // namespace heddle

@@ -16,7 +16,8 @@ class AppendOutput {
   using Type = Element<Spec::kType>;
   // What registers allow: one consumer warpgroup has more than enough, three spill (custom_mask, relative_bias).
   static constexpr int kPollsAtOnce = Spec::kTile.rows > 128 ? 1 : 4;
-  static constexpr bool kJoinsBothRows = Spec::kTile.q_buffers > 0 && Spec::kTile.rows == 64;
+  // One consumer warpgroup of wgmma: K and V are read once, as in decode, and there are registers.
+  static constexpr bool kIsShort = Spec::kTile.q_buffers > 0 && Spec::kTile.rows == 64;
 
  public:
   HEDDLE_DEVICE AppendOutput(const AttentionParams& params, const Hooks& hooks, const MaskBounds& mask,
@@ -31,10 +32,10 @@ class AppendOutput {
     for (int half = 0; half < 2; ++half) row[half] = {states[half].max2, quad_sum(states[half].sum)};
     if (item_.partial >= 0 && item_.join == 0) return publish_rows(o, rows, row);
     if (item_.join > 0) await_slots(rows[0] - lane_index() / 4);
-    if (kJoinsBothRows && item_.join > 0) join_both(o, rows, row);
+    if (kIsShort && item_.join > 0) join_both(o, rows, row);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (!kJoinsBothRows && item_.join > 0) join(o, half, rows[half], row[half]);
+      if (!kIsShort && item_.join > 0) join(o, half, rows[half], row[half]);
       store(o, half, rows[half], row[half]);
     }
   }
@@ -67,7 +68,7 @@ class AppendOutput {
       for (int i = 0; i < 4; ++i) pairs[i] = output_pair(o, half, block + i, result, context);
       turn_over(pairs);
       if (is_real)
-        *reinterpret_cast<uint4*>(to + (block + lane_index() % 4) * 8) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+        put(reinterpret_cast<uint4*>(to + (block + lane_index() % 4) * 8), uint4{pairs[0], pairs[1], pairs[2], pairs[3]});
     }
 #pragma unroll
     for (int block = kBlocks / 4 * 4; block < kBlocks; ++block) {
@@ -95,6 +96,14 @@ class AppendOutput {
       y = hooks_.output_transform(y, block * 8 + lane_column() + 1, context);
     }
     return Type::pack(x, y);
+  }
+
+  template <class Words>
+  static HEDDLE_DEVICE void put(Words* to, Words x) {
+    if constexpr (kIsShort)
+      store_kept(to, x);
+    else
+      *to = x;
   }
 
   // Lane l of a quad has word l of blocks 0 to 3; afterwards words 0 to 3 of block l. First neighbours
@@ -141,7 +150,7 @@ class AppendOutput {
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
         const float2 left = scaled(o, 2 * pair, half, scale), right = scaled(o, 2 * pair + 1, half, scale);
-        *reinterpret_cast<float4*>(to + pair_column(pair)) = {left.x, left.y, right.x, right.y};
+        put(reinterpret_cast<float4*>(to + pair_column(pair)), float4{left.x, left.y, right.x, right.y});
       }
       if constexpr (kOddBlock) *reinterpret_cast<float2*>(to + odd_column()) = scaled(o, kBlocks - 1, half, scale);
     }

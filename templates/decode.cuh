@@ -87,19 +87,18 @@ class Decode {
   static constexpr int kPageSize = Spec::kPageSize;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kStages = Spec::kTile.stages;
-  static constexpr int kWarps = Spec::kTile.warps;
   static constexpr int kRows = Spec::kTile.rows;
-  static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kWarpKeys = kWarpKeysOf<Spec>;
+  using Team = heddle::Team<Spec>;
   using Rows = DecodeRows<Spec, kRows>;
   using Smem = DecodeSmem<Spec>;
   using Keys = WarpKeys<Spec>;
   using QkTile = typename Smem::QkTile;
   using VTile = typename Smem::VTile;
   using Address = KvAddress<kPageSize>;
-  using Cursor = LoadCursor<kTileKv, Spec::kGroup, Spec::kRowsGiven>;
+  using Cursor = LoadCursor<kTileKv, Spec::kGroup, Spec::kRowsGiven, Team::kTeams>;
   static constexpr int kHalves = Rows::kHalves;
-  static_assert(kTileKv == kWarps * kWarpKeys && (kWarpKeys == 16 || kWarpKeys == 32),
+  static_assert(kTileKv == Team::kWarps * kWarpKeys && (kWarpKeys == 16 || kWarpKeys == 32),
                 "every warp owns 16 or 32 keys of a KV tile");
   static_assert(sizeof(Smem) <= Spec::kTile.smem_bytes, "the host launches with too little shared memory");
 
@@ -121,14 +120,16 @@ class Decode {
     fetch_row_id();
     for (int i = work_.begin; i < work_.end; ++i) {
       const WorkItem& item = work_.items[i];
-      for (int kv_head = item.kv_head_begin; kv_head < item.kv_head_end; ++kv_head) process_head(item, kv_head);
+      for (int kv_head = item.kv_head_begin; kv_head < item.kv_head_end; kv_head += Team::kTeams)
+        process_head(item, kv_head + Team::index());
     }
     cp_async_wait<0>();
   }
 
   // --- loading ------------------------------------------------------------------------------
 
-  HEDDLE_DEVICE int own_key(int start) const { return start + warp_index() * kWarpKeys; }
+  HEDDLE_DEVICE int load_head() const { return cursor_.kv_head() + Team::index(); }
+  HEDDLE_DEVICE int own_key(int start) const { return start + Team::warp() * kWarpKeys; }
 
   // The page ids of the first tiles are on their way while the kernel in front still runs.
   HEDDLE_DEVICE void prefetch_row_ids() const {
@@ -159,9 +160,9 @@ class Decode {
                                    : __ballot_sync(kFullMask, seen.contains(first + lane_index() % kWarpKeys));
       const int64_t kv_offset = cursor_.kv_offset();
       const int run = first + Keys::looked_up_run();
-      Keys::template copy_rows<QkTile>(free_stage().k, static_cast<const uint16_t*>(p_.k) + cursor_.kv_head() * p_.k_head_stride,
+      Keys::template copy_rows<QkTile>(free_stage().k, static_cast<const uint16_t*>(p_.k) + load_head() * p_.k_head_stride,
                         Address::k_offset(p_, kv_offset, row_id_, run), p_.k_row_stride, visible);
-      Keys::template copy_rows<VTile>(free_stage().v, static_cast<const uint16_t*>(p_.v) + cursor_.kv_head() * p_.v_head_stride,
+      Keys::template copy_rows<VTile>(free_stage().v, static_cast<const uint16_t*>(p_.v) + load_head() * p_.v_head_stride,
                        Address::v_offset(p_, kv_offset, row_id_, run), p_.v_row_stride, visible);
       cursor_.advance();
       fetch_row_id();
@@ -170,14 +171,14 @@ class Decode {
     cp_async_commit();
   }
 
-  // All threads together; the first tile's barrier makes it visible.
+  // All threads of the team together; the first tile's barrier makes it visible.
   HEDDLE_DEVICE void load_q() {
     const WorkItem& item = cursor_.item();
     uint8_t* to = next_q(load_q_);
-    for (int i = threadIdx.x; i < item.num_rows * QkTile::kChunks; i += kThreads) {
+    for (int i = Team::thread(); i < item.num_rows * QkTile::kChunks; i += Team::kThreads) {
       const int row = i / QkTile::kChunks, chunk = i % QkTile::kChunks;
       cp_async_16(shared_address(to + QkTile::chunk_offset(row, chunk)),
-                  q_row(item, cursor_.kv_head(), row) + chunk * kChunkElements, QkTile::has_chunk(chunk));
+                  q_row(item, load_head(), row) + chunk * kChunkElements, QkTile::has_chunk(chunk));
     }
   }
 
@@ -189,14 +190,14 @@ class Decode {
 
   // The next of the q buffers that `counter` steps through.
   HEDDLE_DEVICE uint8_t* next_q(int& counter) {
-    counter = counter + 1 == kStages ? 0 : counter + 1;
-    return smem_.q[counter];
+    counter = counter + 1 == kQBuffers<Spec> ? 0 : counter + 1;
+    return smem_.q[counter][Team::index()];
   }
 
   // Between tiles: the one that is neither loading nor waiting to be computed.
   HEDDLE_DEVICE typename Smem::WarpStage& free_stage() const { return smem_.stage[load_stage_][warp_index()]; }
 
-  // All warps are at the same stage when a head ends.
+  // All warps of a team are at the same stage when a head ends.
   HEDDLE_DEVICE WarpStates<Spec, Hooks> states() const { return {smem_, load_stage_}; }
 
   // --- one (work item, kv head) -------------------------------------------------------------
@@ -216,10 +217,9 @@ class Decode {
       __syncwarp();  // the stage was the last tile's
       states().share(rows_, state_, item.num_rows);
     }
-    __syncthreads();
     const DecodeOutput<Spec, Hooks> output(p_, hooks_, item, kv_head);
     output.finish(states(), sees_keys);
-    __syncthreads();  // the stages are free again
+    Team::sync();  // the stages are free again
     output.empty_slots();
   }
 
@@ -231,10 +231,10 @@ class Decode {
     q_ = next_q(compute_q_);
   }
 
-  // All threads; the first tile's barrier makes it visible.
+  // All threads of the team; the first tile's barrier makes it visible.
   HEDDLE_DEVICE void transform_q(const WorkItem& item) {
     constexpr int kPairs = QkTile::kColumns / 2;
-    for (int i = threadIdx.x; i < item.num_rows * kPairs; i += kThreads) {
+    for (int i = Team::thread(); i < item.num_rows * kPairs; i += Team::kThreads) {
       const int row = i / kPairs, dim = i % kPairs * 2;
       const HookContext c = row_info<Spec::kGroup>(work_.header->mask, item, kv_head_, row).context;
       *reinterpret_cast<uint32_t*>(q_ + QkTile::element_offset(row, dim)) =
@@ -244,10 +244,10 @@ class Decode {
 
   HEDDLE_DEVICE void process_tile(const WorkItem& item, int t) {
     if (t >= tiles_.begin) cp_async_wait<kStages - 2>();
-    // This stage has landed for all lanes, and all are done with the one to refill; q for all warps.
+    // This stage has landed for all lanes, and all are done with the one to refill; q for all warps of the team.
     if (t == tiles_.begin) {
       if constexpr (Hooks::has_query_transform) transform_q(item);
-      __syncthreads();
+      Team::sync();
       rows_.read_q(shared_address(q_));
     } else {
       __syncwarp();

@@ -1,12 +1,13 @@
 // The keys of a KV tile that one warp of decode owns, on their way from their pages to its stage.
 #pragma once
 
+#include "templates/decode_team.cuh"
 #include "templates/work.cuh"
 
 namespace heddle {
 
 template <class Spec>
-inline constexpr int kWarpKeysOf = Spec::kTile.kv / Spec::kTile.warps;
+inline constexpr int kWarpKeysOf = Spec::kTile.kv / Team<Spec>::kWarps;
 
 template <class Spec>
 class WarpKeys {

@@ -1,4 +1,4 @@
-// What becomes of one (work item, kv head) of decode: the warps' states of its rows joined with those of other pieces and
+// What becomes of one (work item, kv head) of decode: its team's states of its rows joined with those of other pieces and
 // of shared prefixes and written out, or, of a piece that is not the last, published.
 #pragma once
 
@@ -10,36 +10,28 @@ template <class Spec, class Hooks>
 class DecodeOutput {
   static constexpr int kHeadDimVo = Spec::kHeadDimVo;
   static constexpr int kRows = Spec::kTile.rows;
-  static constexpr int kThreads = Spec::kTile.warps * kWarpSize;
+  static constexpr int kThreads = Team<Spec>::kThreads;
+  static constexpr int kLanes = row_lanes<kHeadDimVo>();
+  // At once: as many as leave a small team with one round trip to the slots that it joins.
+  static constexpr int kParts = kThreads >= 128 ? 1 : kThreads >= 64 ? 2 : 4;
 
  public:
   HEDDLE_DEVICE DecodeOutput(const AttentionParams& p, const Hooks& hooks, const WorkItem& item, int kv_head)
       : p_(p), hooks_(hooks), item_(item), kv_head_(kv_head) {}
 
-  // All threads, whole warps: a lane takes four columns of a row.
+  // All threads of the team, whole warps, once each warp has shared its state: a lane takes four columns of a row, or of
+  // several rows at once.
   HEDDLE_DEVICE void finish(const WarpStates<Spec, Hooks>& states, bool sees_keys) const {
-    constexpr int kLanes = row_lanes<kHeadDimVo>();
-    const int num_rows = item_.num_rows;
+    if constexpr (!kAsksAhead<Spec>) Team<Spec>::sync();
+    bool are_shared = !kAsksAhead<Spec>;
 #pragma unroll 1
-    for (int i = threadIdx.x; i - lane_index() < num_rows * kLanes; i += kThreads) {
-      const int row = i / kLanes, column = i % kLanes * 4;
-      const bool active = row < num_rows && column < kHeadDimVo;
-      // Asked for ahead of the states that a join waits for.
-      const bool is_piece = publishes();
-      HookContext context;
-      if (!is_piece) context = context_of(row);
-      JoinedState<Hooks> state;
-      if (sees_keys && active) state = states.sum(row, column);
-      if (item_.join > 0) join(state, row, column, active);
-      if (!active) continue;
-      if (is_piece)
-        publish_state(row, column, state);
-      else
-        write_row(context, column, state);
+    for (int first = Team<Spec>::thread(); !are_shared || first - lane_index() < item_.num_rows * kLanes; first += kParts * kThreads) {
+      finish_parts(states, sees_keys, are_shared, first);
+      are_shared = true;
     }
   }
 
-  // All threads, once all of them have finished: what was taken is put back for the next launch.
+  // All threads of the team, once all of them have finished: what was taken is put back for the next launch.
   HEDDLE_DEVICE void empty_slots() const {
     if (item_.join > 0) empty_lse<Spec>(p_, item_, kThreads);
     if constexpr (Spec::kSharesPrefixes) empty_prefixes();
@@ -53,20 +45,58 @@ class DecodeOutput {
   }
 
   HEDDLE_DEVICE void publish_state(int row, int column, const JoinedState<Hooks>& state) const {
-    const int64_t slot_row = int64_t(item_.partial) * kRows + row;
+    const int64_t slot_row = slot_begin<Spec>(item_) + row;
     publish(reinterpret_cast<float4*>(p_.partial_o + slot_row * kHeadDimVo + column),
             state.o * slot_scale<Hooks>(state.sum));
     if (column == 0) publish(p_.partial_lse + slot_row, slot_lse2<Hooks>(state.max2, state.sum));
   }
 
+  HEDDLE_DEVICE void finish_parts(const WarpStates<Spec, Hooks>& states, bool sees_keys, bool are_shared, int first) const {
+    const bool is_piece = publishes();
+    RowPart parts[kParts];
+    HookContext contexts[kParts];
+    JoinedState<Hooks> joined[kParts];
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      const int i = first + k * kThreads, row = i / kLanes, column = i % kLanes * 4;
+      parts[k] = {row, column, row < item_.num_rows && column < kHeadDimVo};
+      if (!is_piece) contexts[k] = context_of(row);
+    }
+    SlotReader<Spec, Hooks, kParts> slots(p_, item_, parts);
+    if constexpr (kAsksAhead<Spec>) {
+      slots.ask();
+      if (!are_shared) Team<Spec>::sync();
+    }
+#pragma unroll
+    for (int k = 0; k < kParts; ++k)
+      if (sees_keys && parts[k].active) joined[k] = states.sum(parts[k].row, parts[k].column);
+    if (item_.join > 0) join(joined, slots);
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      if (!parts[k].active) continue;
+      if (is_piece)
+        publish_state(parts[k].row, parts[k].column, joined[k]);
+      else
+        write_row(contexts[k], parts[k].column, joined[k]);
+    }
+  }
+
   // The other pieces' slots in their order, then the item's own state, as if it came from a slot.
-  HEDDLE_DEVICE void join(JoinedState<Hooks>& state, int row, int column, bool active) const {
-    const float lse2 = slot_lse2<Hooks>(state.max2, state.sum);
-    const float4 o = state.o * slot_scale<Hooks>(state.sum);
-    state = {};
-    add_slots<Spec>(state, p_, item_, row, column, active);
-    state.raise(lse2);
-    state.add(lse2, o);
+  HEDDLE_DEVICE void join(JoinedState<Hooks> (&states)[kParts], SlotReader<Spec, Hooks, kParts>& slots) const {
+    float lse2[kParts];
+    float4 o[kParts];
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      lse2[k] = slot_lse2<Hooks>(states[k].max2, states[k].sum);
+      o[k] = states[k].o * slot_scale<Hooks>(states[k].sum);
+      states[k] = {};
+    }
+    slots.template add_to<kAsksAhead<Spec>>(states);
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      states[k].raise(lse2[k]);
+      states[k].add(lse2[k], o[k]);
+    }
   }
 
   HEDDLE_DEVICE void write_row(const HookContext& context, int column, JoinedState<Hooks>& state) const {
@@ -81,7 +111,7 @@ class DecodeOutput {
     if (publishes()) return;
     const int num_states = item_.prefix_states;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < item_.num_rows * num_states; i += kThreads)
+    for (int i = Team<Spec>::thread(); i < item_.num_rows * num_states; i += kThreads)
       put_back_empty(p_.prefix_lse + prefix_row<Spec>(p_, context_of(i / num_states)) + i % num_states);
   }
 

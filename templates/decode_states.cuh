@@ -1,4 +1,4 @@
-// The shared memory of decode, and how the states of its warps meet there at the end of a (work item, kv head): each
+// The shared memory of decode, and how the states of a team's warps meet there at the end of a (work item, kv head): each
 // warp leaves sums, maximum and sum of weights of its keys, and threads read a row's of all warps.
 #pragma once
 
@@ -8,10 +8,15 @@
 
 namespace heddle {
 
+// A team of one warp has read its q when it asks for the next tile; of others some warp may not have.
+template <class Spec>
+inline constexpr int kQBuffers = Spec::kTile.stages - (Team<Spec>::kWarps == 1 && !Spec::kTile.reads_q_again);
+
 template <class Spec>
 struct DecodeSmem {
   static constexpr int kWarps = Spec::kTile.warps;
   static constexpr int kRows = Spec::kTile.rows;
+  static constexpr int kTeams = Team<Spec>::kTeams;
   using QkTile = SmemTile<Spec::kHeadDim>;
   using VTile = SmemTile<Spec::kHeadDimVo>;
   static constexpr int kKBytes = kWarpKeysOf<Spec> * QkTile::kRowBytes;
@@ -24,12 +29,12 @@ struct DecodeSmem {
     alignas(128) uint8_t v[max_of(kVBytes, kSumBytes - kKBytes)];
   };
   WarpStage stage[Spec::kTile.stages][kWarps];
-  alignas(128) uint8_t q[Spec::kTile.stages][kRows * QkTile::kRowBytes];  // of as many heads as are under way
+  alignas(128) uint8_t q[kQBuffers<Spec>][kTeams][kRows * QkTile::kRowBytes];  // of as many heads as are under way
   float max2[kWarps][kRows];
   float sum[kWarps][kRows];
 };
 
-// At a stage that is free in every warp.
+// At a stage that is free in every warp of the team.
 template <class Spec, class Hooks>
 class WarpStates {
   using Smem = DecodeSmem<Spec>;
@@ -53,13 +58,14 @@ class WarpStates {
     }
   }
 
-  // All warps' of one row, four columns, in warp order.
+  // All of the team's warps' of one row, four columns, in warp order.
   HEDDLE_DEVICE JoinedState<Hooks> sum(int row, int column) const {
+    const int begin = Team<Spec>::first_warp(), end = begin + Team<Spec>::kWarps;
     JoinedState<Hooks> state;
     if constexpr (Hooks::use_softmax)
-      for (int w = 0; w < Smem::kWarps; ++w) state.max2 = fmaxf(state.max2, smem_.max2[w][row]);
+      for (int w = begin; w < end; ++w) state.max2 = fmaxf(state.max2, smem_.max2[w][row]);
     const float base = state.max2 == negative_infinity() ? 0.0f : state.max2;
-    for (int w = 0; w < Smem::kWarps; ++w) {
+    for (int w = begin; w < end; ++w) {
       const float factor = Hooks::use_softmax ? exp2_approx(smem_.max2[w][row] - base) : 1.0f;
       if constexpr (Hooks::use_softmax || kCountsKeys<Hooks>) state.sum += smem_.sum[w][row] * factor;
       state.o = state.o + *reinterpret_cast<const float4*>(sums_of(w) + sum_index(row, column)) * factor;

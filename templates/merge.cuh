@@ -14,6 +14,7 @@
 // numbers; so whoever is waited for is running or has finished, whatever else the GPU does.
 #pragma once
 
+#include "templates/decode_team.cuh"
 #include "templates/softmax.cuh"
 
 namespace heddle {
@@ -37,7 +38,7 @@ HEDDLE_DEVICE void store_output(const AttentionParams& p, const HookContext& con
   }
   uint16_t* row = static_cast<uint16_t*>(p.o) + context.q_row * p.o_row_stride +
                   context.qo_head * p.o_head_stride;
-  *reinterpret_cast<uint2*>(row + column) = {T::pack(x.x, x.y), T::pack(x.z, x.w)};
+  store_kept(reinterpret_cast<uint2*>(row + column), uint2{T::pack(x.x, x.y), T::pack(x.z, x.w)});
 }
 
 HEDDLE_DEVICE void store_lse(const AttentionParams& p, const HookContext& context, float lse) {
@@ -51,7 +52,7 @@ HEDDLE_DEVICE bool is_empty(float x) { return __float_as_uint(x) == kEmptyWord; 
 HEDDLE_DEVICE void put_back_empty(float* to) { store_relaxed(to, __uint_as_float(kEmptyWord)); }
 HEDDLE_DEVICE void put_back_empty(float4* to) {
   const float empty = __uint_as_float(kEmptyWord);
-  store_relaxed(to, float4{empty, empty, empty, empty});
+  store_kept(to, float4{empty, empty, empty, empty});
 }
 
 HEDDLE_DEVICE uint32_t top_bits(float4 x) {
@@ -80,10 +81,19 @@ HEDDLE_DEVICE float not_empty(float x) { return is_empty(x) ? __uint_as_float(0x
 HEDDLE_DEVICE void publish(float* to, float x) { store_relaxed(to, not_empty(x)); }
 HEDDLE_DEVICE void publish(float2* to, float2 x) { store_relaxed(to, float2{not_empty(x.x), not_empty(x.y)}); }
 HEDDLE_DEVICE void publish(float4* to, float4 x) {
-  store_relaxed(to, float4{not_empty(x.x), not_empty(x.y), not_empty(x.z), not_empty(x.w)});
+  store_kept(to, float4{not_empty(x.x), not_empty(x.y), not_empty(x.z), not_empty(x.w)});
 }
 
 // --- joining --------------------------------------------------------------------------------
+
+// A slot has the rows of all kv heads that a decode CTA reads abreast: this team's of an item's first one, and how far
+// they are from the next one's.
+template <class Spec>
+inline constexpr int64_t kSlotRows = int64_t(Spec::kTile.rows) * Team<Spec>::kTeams;
+template <class Spec>
+HEDDLE_DEVICE int64_t slot_begin(const WorkItem& item) {
+  return item.partial * kSlotRows<Spec> + Team<Spec>::index() * Spec::kTile.rows;
+}
 
 // What a row's state is in a slot, from its running max and sum.
 template <class Hooks>
@@ -133,60 +143,130 @@ HEDDLE_DEVICE constexpr int row_lanes() {
   return lanes * 4 >= kHeadDim ? lanes : (kHeadDim / 4 + 31) / 32 * 32;
 }
 
-// Adds the slots that an item joins, all lanes of a warp together; those that are not `active` have no
-// column, but like the others each asks for the lse of one slot. Every word of o has one reader, who
-// empties it; words of lse may have several: empty_lse() after a CTA barrier.
-template <class Spec, class Hooks>
-HEDDLE_DEVICE void add_slots(JoinedState<Hooks>& state, const AttentionParams& p, const WorkItem& item, int row,
-                             int column, bool active) {
-  constexpr int kAhead = Spec::kTile.warps * Spec::kTile.ctas_per_sm <= 8 ? 16 : 8;  // slots under way, by registers
-  constexpr int kLanes = min_of(row_lanes<Spec::kHeadDimVo>(), kWarpSize);
-  constexpr int64_t kSlotRows = Spec::kTile.rows;
-  const int64_t first_row = item.partial * kSlotRows + row;
-  float* o = p.partial_o + (active ? first_row * Spec::kHeadDimVo + column : item.partial * kSlotRows * Spec::kHeadDimVo);
-  const int lane = lane_index() % kLanes, join = item.join;
-#pragma unroll 1
-  for (int begin = 0; begin < join; begin += kLanes) {
-    const int count = min_of(kLanes, join - begin);
-    const bool weighs = row < item.num_rows && lane < count;
-    const float* const lse_at = p.partial_lse + first_row + (begin + (weighs ? lane : 0)) * kSlotRows;
-    float lse2;
-    float4 x[kAhead];
-    // The last slot stands in for those behind it.
-    const auto at = [&](int slot) {
-      return reinterpret_cast<float4*>(o + (begin + min_of(slot, count - 1)) * kSlotRows * Spec::kHeadDimVo);
-    };
-    // The first ones are under way beside what they weigh: a round trip is 0.5 us.
-    uint32_t top_of_first;
-    do {
-      lse2 = load_relaxed(lse_at);
-      top_of_first = load_all(x, at);
-    } while ((weighs && is_empty(lse2)) || (active && top_of_first == kEmptyWord));
-    if (!weighs) lse2 = negative_infinity();
-    float top = lse2;
+// Four columns of a row that a thread of decode finishes. All lanes of a warp take part; those that are not `active` have
+// none.
+struct RowPart {
+  int row, column;
+  bool active;
+};
+
+// The slots that an item joins, added to the states of a thread's parts: all lanes of a warp together, each of which also
+// asks for the lse of one slot of each of its rows. Every word of o has one reader, who empties it; words of lse may have
+// several: empty_lse() after a barrier of the team.
+//
+// For slots a reader may ask before its own state is complete; 16 rows leave no registers for that.
+template <class Spec>
+inline constexpr bool kAsksAhead = Spec::kTile.rows == 8;
+
+template <class Spec, class Hooks, int kParts>
+class SlotReader {
+  static constexpr int kUnderWay = Spec::kTile.warps * Spec::kTile.ctas_per_sm <= 8 ? 16 : kAsksAhead<Spec> ? 6 : 8;  // words, by registers
+  static constexpr int kAhead = max_of(kUnderWay / kParts, 1);                                 // slots
+  static constexpr int kLanes = min_of(row_lanes<Spec::kHeadDimVo>(), kWarpSize);
+  using States = JoinedState<Hooks>[kParts];
+
+ public:
+  HEDDLE_DEVICE SlotReader(const AttentionParams& p, const WorkItem& item, const RowPart (&parts)[kParts])
+      : join_(item.join) {
+    const int64_t first_row = slot_begin<Spec>(item);
 #pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(kFullMask, top, step));
-    state.raise(top);
-    const float weight = lane < count ? state.weight_of(lse2) : 0.0f;
-    const float sum = lane < count ? JoinedState<Hooks>::sum_of(lse2, weight) : 0.0f;
+    for (int k = 0; k < kParts; ++k) {
+      is_row_[k] = parts[k].row < item.num_rows;
+      is_active_[k] = parts[k].active;
+      // Where there is no part, the first words of the slot stand in.
+      lse_[k] = p.partial_lse + first_row + (is_row_[k] ? parts[k].row : 0);
+      o_[k] = p.partial_o + (is_active_[k] ? (first_row + parts[k].row) * Spec::kHeadDimVo + parts[k].column : first_row * Spec::kHeadDimVo);
+    }
+  }
+
+  // The first slots' words and the lse that they are weighed by are under way from here on: a round trip is 0.5 us.
+  HEDDLE_DEVICE void ask() {
+    if (join_ > 0) ask_for(0, min_of(kLanes, join_));
+  }
+
+  template <bool kAsked>
+  HEDDLE_DEVICE void add_to(States& states) {
+#pragma unroll 1
+    for (int begin = 0; begin < join_; begin += kLanes) {
+      const int count = min_of(kLanes, join_ - begin);
+      if (!kAsked || begin > 0) ask_for(begin, count);
+      while (is_missing(count)) ask_for(begin, count);
+      add_some(states, begin, count);
+    }
+  }
+
+ private:
+  HEDDLE_DEVICE void ask_for(int begin, int count) {
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      lse2_[k] = load_relaxed(lse_[k] + (begin + (lane() < count ? lane() : 0)) * kSlotRows<Spec>);
+    }
+#pragma unroll
+    for (int k = 0; k < kParts; ++k)
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) x_[k][i] = load_relaxed(at(k, begin + min_of(i, count - 1)));
+  }
+
+  HEDDLE_DEVICE bool is_missing(int count) const {
+    bool missing = false;
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      uint32_t top = 0;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) top = max_of(top, top_bits(x_[k][i]));
+      missing |= (weighs_slot(k, count) && is_empty(lse2_[k])) || (is_active_[k] && top == kEmptyWord);
+    }
+    return missing;
+  }
+
+  HEDDLE_DEVICE void add_some(States& states, int begin, int count) {
+    float weight[kParts], sum[kParts];
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      const float lse2 = weighs_slot(k, count) ? lse2_[k] : negative_infinity();
+      float top = lse2;
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(kFullMask, top, step));
+      states[k].raise(top);
+      weight[k] = lane() < count ? states[k].weight_of(lse2) : 0.0f;
+      sum[k] = lane() < count ? JoinedState<Hooks>::sum_of(lse2, weight[k]) : 0.0f;
+    }
 #pragma unroll 1
     for (int s = 0; s < count; s += kAhead) {
-      if (active) {
-        const auto next = [&](int i) { return at(s + i); };
-        if (s > 0) await_all(x, next);
+#pragma unroll
+      for (int k = 0; k < kParts; ++k) {
+        if (!is_active_[k]) continue;
+        const auto next = [&](int i) { return at(k, begin + min_of(s + i, count - 1)); };
+        if (s > 0) await_all(x_[k], next);
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) put_back_empty(next(i));
       }
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const float w = __shfl_sync(kFullMask, weight, s + i, kLanes), add = __shfl_sync(kFullMask, sum, s + i, kLanes);
-        if (s + i >= count) continue;
-        state.o = state.o + x[i] * w;
-        state.sum += add;
+      for (int k = 0; k < kParts; ++k) {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const float w = __shfl_sync(kFullMask, weight[k], s + i, kLanes), add = __shfl_sync(kFullMask, sum[k], s + i, kLanes);
+          if (s + i >= count) continue;
+          states[k].o = states[k].o + x_[k][i] * w;
+          states[k].sum += add;
+        }
       }
     }
   }
-}
+
+  static HEDDLE_DEVICE int lane() { return lane_index() % kLanes; }
+  HEDDLE_DEVICE bool weighs_slot(int k, int count) const { return is_row_[k] && lane() < count; }
+  HEDDLE_DEVICE float4* at(int k, int slot) const {
+    return reinterpret_cast<float4*>(o_[k] + slot * kSlotRows<Spec> * Spec::kHeadDimVo);
+  }
+
+  const int join_;
+  bool is_row_[kParts], is_active_[kParts];
+  float* lse_[kParts];
+  float* o_[kParts];
+  float lse2_[kParts];
+  float4 x_[kParts][kAhead];
+};
 
 // --- shared prefixes ------------------------------------------------------------------------
 
@@ -229,13 +309,14 @@ HEDDLE_DEVICE void add_prefixes(JoinedState<Hooks>& state, const AttentionParams
   }
 }
 
-// Threads 0 to `threads` - 1, after all of them have read the slots that `item` joins.
+// Threads 0 to `threads` - 1, of decode those of the team, after all of them have read the slots that `item` joins.
 template <class Spec>
 HEDDLE_DEVICE void empty_lse(const AttentionParams& p, const WorkItem& item, int threads) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < item.join * Spec::kTile.rows; i += threads)
-    if (i % Spec::kTile.rows < item.num_rows)
-      put_back_empty(p.partial_lse + item.partial * int64_t(Spec::kTile.rows) + i);
+  for (int i = Team<Spec>::thread(); i < item.join * Spec::kTile.rows; i += threads) {
+    const int64_t row = Team<Spec>::kTeams == 1 ? i : i / Spec::kTile.rows * kSlotRows<Spec> + i % Spec::kTile.rows;
+    if (i % Spec::kTile.rows < item.num_rows) put_back_empty(p.partial_lse + slot_begin<Spec>(item) + row);
+  }
 }
 
 }  // namespace heddle

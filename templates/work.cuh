@@ -199,7 +199,7 @@ HEDDLE_DEVICE int arrived(int not_negative) {
 }
 
 // Steps through every (item, kv head, KV tile) of a CTA in the order in which they are computed.
-template <int kTileKv, int kGroup, bool kRowsGiven>
+template <int kTileKv, int kGroup, bool kRowsGiven, int kHeadsAbreast>
 class LoadCursor {
  public:
   HEDDLE_DEVICE explicit LoadCursor(const WorkList& work)
@@ -208,7 +208,7 @@ class LoadCursor {
   }
   HEDDLE_DEVICE bool done() const { return done_; }
   HEDDLE_DEVICE int start() const { return tiles_.start(tile_); }
-  HEDDLE_DEVICE int kv_head() const { return kv_head_; }
+  HEDDLE_DEVICE int kv_head() const { return kv_head_; }  // the first of those that are read abreast
   HEDDLE_DEVICE int64_t kv_offset() const { return kv_offset_; }
   HEDDLE_DEVICE const WorkItem& item() const { return next_[-1]; }
   HEDDLE_DEVICE bool begins_head() const { return tile_ == tiles_.begin; }
@@ -218,7 +218,7 @@ class LoadCursor {
   HEDDLE_DEVICE void advance() {
     if (++tile_ < tiles_.end) return;
     tile_ = tiles_.begin;
-    if (++kv_head_ < item().kv_head_end) return;
+    if ((kv_head_ += kHeadsAbreast) < item().kv_head_end) return;
     enter_next_item();
   }
 

@@ -178,6 +178,10 @@ TEST_CASE("bad configs and maxima are refused", "[planner][bad_input]") {
   refuse([](PlanConfig& c, Maxima&) { c.pipeline[0].cost.per_tile = 0; },
          "The cost model of the decode pipeline is per_item 1, per_tile 0, per_partial 0.5; per_tile must be positive and "
          "the others from 0 to 4096 times per_tile.");
+  refuse([](PlanConfig& c, Maxima&) { c.pipeline[0].heads_abreast = 3; },
+         "heads_abreast of the decode pipeline is 3; it must be 1, or, of decode, a divisor of num_kv_heads = 8.");
+  refuse([](PlanConfig& c, Maxima&) { c.pipeline[1].heads_abreast = 2; },
+         "heads_abreast of the append pipeline is 2; it must be 1, or, of decode, a divisor of num_kv_heads = 8.");
   refuse([](PlanConfig& c, Maxima&) { c.pipeline[0].present = c.pipeline[1].present = false; },
          "The plan config has neither a decode nor an append pipeline; at least one must be present.");
   refuse([](PlanConfig&, Maxima& m) { m.max_requests = -1; }, "max_requests is -1; it must be from 0 to 16777216.");

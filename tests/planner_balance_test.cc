@@ -23,7 +23,7 @@ struct Balance {
 // Adds the items' costs anew; the split counts for itself.
 Balance balance_of(const PlanConfig& config, Planned& planned, Pipeline pipeline) {
   const std::vector<double> costs =
-      cta_costs(config.of(pipeline).cost, PlanView(planned.bytes.span()).section(pipeline));
+      cta_costs(config.of(pipeline), PlanView(planned.bytes.span()).section(pipeline));
   const double busiest = *std::max_element(costs.begin(), costs.end());
   return {busiest * static_cast<double>(costs.size()) / std::accumulate(costs.begin(), costs.end(), 0.0), busiest};
 }
@@ -113,7 +113,7 @@ TEST_CASE("query tiles of a long prompt are dealt head by head, so that CTAs are
   CHECK(balance_of(config, planned, Pipeline::append).max_over_mean <= 1.01);
   // Where each CTA stands, in heads of requests one behind the other, once it has done a share of its work.
   const auto section = PlanView(planned.bytes.view()).section(Pipeline::append);
-  const std::vector<double> costs = cta_costs(config.of(Pipeline::append).cost, section);
+  const std::vector<double> costs = cta_costs(config.of(Pipeline::append), section);
   for (const double share : {0.1, 0.3, 0.5, 0.6}) {
     int low = heads, high = 0;
     for (int cta = 0; cta < section.num_ctas(); ++cta) {
@@ -121,7 +121,7 @@ TEST_CASE("query tiles of a long prompt are dealt head by head, so that CTAs are
       const WorkItem* at = nullptr;
       for (const WorkItem& item : section.items_of(cta)) {
         at = &item;
-        left -= cost_of(config.of(Pipeline::append).cost, item);
+        left -= cost_of(config.of(Pipeline::append), item);
         if (left < 0) break;
       }
       REQUIRE(at != nullptr);

@@ -23,7 +23,7 @@ void demand(bool is_so, const char* what) {
   if (!is_so) throw std::runtime_error(what);
 }
 
-using StreamKey = std::tuple<int, int, int>;  // request, row_begin, kv head
+using StreamKey = std::tuple<int, int, int>;  // request, row_begin, (first) kv head
 struct Piece {
   int cta, place;
   WorkItem item;
@@ -32,11 +32,12 @@ struct Piece {
 struct Streams {
   std::map<StreamKey, std::vector<Piece>> pieces;
 
-  explicit Streams(const PlanView::Section& section) {
+  Streams(const PlanView::Section& section, int heads_abreast) {
     int place = 0;
     for (int cta = 0; cta < section.num_ctas(); ++cta)
       for (const WorkItem& item : section.items_of(cta)) {
-        for (int head = item.kv_head_begin; head < item.kv_head_end; ++head)
+        demand(item.kv_head_begin % heads_abreast == 0 && item.kv_head_end % heads_abreast == 0, "heads read abreast are torn apart");
+        for (int head = item.kv_head_begin; head < item.kv_head_end; head += heads_abreast)
           pieces[{item.request, item.row_begin, head}].push_back({cta, place, item});
         ++place;
       }
@@ -65,13 +66,13 @@ void check_pairs(const Case& c, Pipeline pipeline, const Streams& streams) {
     const bool decode = c.config.pipeline[0].present && rows <= c.config.max_decode_rows;
     if (decode != (pipeline == Pipeline::decode)) continue;
     for (int begin = 0; begin < rows; begin += shape.tile_rows)
-      for (int head = 0; head < c.config.num_kv_heads; ++head, ++found) {
+      for (int head = 0; head < c.config.num_kv_heads; head += shape.heads_abreast, ++found) {
         const auto stream = streams.pieces.find({r, begin, head});
         demand(stream != streams.pieces.end(), "rows are missing");
         const std::vector<int> visits = visits_of(stream->second, num_tiles);
         const int end = std::min(rows, begin + shape.tile_rows);
         demand(stream->second[0].item.num_rows == end - begin, "a query tile has other rows");
-        if (head > 0 && visits == visits_of(streams.pieces.at({r, begin, head - 1}), num_tiles))
+        if (head > 0 && visits == visits_of(streams.pieces.at({r, begin, head - shape.heads_abreast}), num_tiles))
           continue;
         for (int token = begin / c.config.group; token <= (end - 1) / c.config.group; ++token) {
           const SeenKeys seen(c, r, token);
@@ -125,7 +126,7 @@ void check_loads(const Case& c, Pipeline pipeline, const PlanView::Section& sect
                                   cost.per_tile * (piece.item.tile_end - piece.item.tile_begin));
     }
   }
-  const std::vector<double> loads = cta_costs(cost, section);
+  const std::vector<double> loads = cta_costs(c.config.of(pipeline), section);
   const double busiest = *std::max_element(loads.begin(), loads.end());
   double all = 0;
   for (const double load : loads) all += load;
@@ -210,7 +211,7 @@ void check_plan(const Case& c) {
   for (const Pipeline p : {Pipeline::decode, Pipeline::append}) {
     const int i = static_cast<int>(p);
     const auto section = view.section(p);
-    const Streams streams(section);
+    const Streams streams(section, c.config.of(p).heads_abreast);
     check_pairs(c, p, streams);
     check_merges(streams, layout.section[i].max_partials);
     if (section.num_ctas() > 0) check_loads(c, p, section, streams, summary.max_over_mean[i]);
@@ -221,6 +222,7 @@ void check_plan(const Case& c) {
 Case large_case(Random& random) {
   Case c = random_case(random);
   c.config.num_kv_heads = pick(random, {1, 8});
+  c.config.pipeline[0].heads_abreast = random_heads_abreast(random, c.config.num_kv_heads);
   c.config.pipeline[0].num_ctas = pick(random, {1, 132, 264});
   c.config.pipeline[1].num_ctas = pick(random, {1, 132, 264});
   const bool append = c.config.pipeline[1].present;

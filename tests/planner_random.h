@@ -56,6 +56,12 @@ inline MaskBounds random_mask(Random& random) {
   return mask;
 }
 
+// That decode reads.
+inline int random_heads_abreast(Random& random, int num_kv_heads) {
+  const int heads = pick(random, {1, 1, 2, 4});
+  return num_kv_heads % heads == 0 ? heads : 1;
+}
+
 inline Case random_case(Random& random) {
   Case c;
   PlanConfig& config = c.config;
@@ -74,6 +80,7 @@ inline Case random_case(Random& random) {
   config.pipeline[0].cost = {draw(random, 0, 40) / 10.0, 1.0, draw(random, 0, 30) / 10.0};
   config.pipeline[1].cost = {draw(random, 0, 40) / 10.0, draw(random, 1, 30) / 10.0,
                              draw(random, 0, 30) / 10.0};
+  config.pipeline[0].heads_abreast = random_heads_abreast(random, config.num_kv_heads);
   config.max_decode_rows = draw(random, 1, 16);
   c.mask = random_mask(random);
   const int qo_most = present == 2              ? config.max_decode_rows / config.group
