@@ -8,7 +8,10 @@
 // across items; the page ids of a tile are read one tile before its rows, and q rides with the first tile
 // of its head.
 //
-// shared memory:  stages x warps x (K keys x D, V keys x D) | stages x Q rows x D | states 2 x warps x rows
+// Where rows are short a CTA reads two kv heads abreast, each by a team of its warps (decode_team.cuh); what is said of the CTA
+// is then so of the team.
+//
+// shared memory:  stages x warps x (K keys x D, V keys x D) | stages x teams x Q rows x D | states 2 x warps x rows
 //
 // Ladder, us on H200s (2026-11-29; bf16, D = 128, 32/8 heads, page 16, ragged order of pages; read ceiling
 // 4.57 to 4.69 TB/s, so rows of different runs differ by 2 %):
@@ -42,6 +45,15 @@
 // 129 (4, 2, 2; 133.2), 131 (8, 2, 1). But 3, 2, 4 takes 73 us where 32 requests of 4k took 68, 24.3 where 8 took 22.9, and
 // 1 % more on skewed batches. D = 96: 202 with
 // copies that keep their column, 214 without. D = 192: 190 (4, 2, 2), D = 256: 248 (6, 2, 1).
+// Heads abreast (2026-12-01, 4.57; keys a warp, warps, stages, CTAs an SM, heads; us):
+//   D = 64            64x4k  32x4k  256x1k  zipf   page1     D = 96            64x4k  zipf
+//   32, 6, 2, 2, 1    131.7  67.3   134.8   207.8  133.6     16, 6, 2, 2, 1    208.3  327.6
+//   32, 6, 2, 2, 2    127.0  67.1   130.9   198.4  128.9     16, 4, 3, 2, 2    203.0  319.5
+//   32, 8, 2, 1, 4    126.3  67.6   127.4   196.5  129.4     16, 8, 3, 1, 4    203.0  321.1
+//   32, 4, 2, 3, 2    126.4  67.0   129.2   196.4  128.6     16, 4, 2, 3, 2    208.7  331.3
+//   32, 8, 2, 1, 2    127.2  65.5   130.5   197.7  130.6     32, 8, 2, 1, 4    206.9  324.9
+// With rope, D = 64, twelve warps an SM take 276 us (4.68), eight 353, one head by twelve 285; D = 32 72 us (4.68), 100 before.
+// D = 128: two heads 245 where one took 241; a warp a head of eight, no barrier, 249 to 251: its CTA joins all heads' slots.
 //
 // Slower or the same:
 //   A stage refilled as soon as it has been used, sums in shared memory of their own, so that loads are
@@ -71,6 +83,17 @@
 //   4, 2, 3 again, with heads in step (planner/in_step.h): b64_4k 244 where 6, 2, 2 took 242, page64 244.5 (241), b16_8k 125
 //     (123), b256_1k 246.6 (247.5), 1024 requests of 256 254 (261). Before that 5, 2, 2 and 4, 2, 2 (64 KB under way in place
 //     of 96) within 1.3 % of 6, 2, 2.
+//   Whole streams where 256 of 264 CTAs can have as many: b64_4k, b128_2k and b256_1k the same, 32 kv heads 955 for 937.
+//   A barrier less at the end of a head, whose stages that of the next one's first tile frees: the same.
+// What is written costs more than its bytes (2026-12-01, 4.57): b256_1k 252.0, without joins 249.9, nor slots 248.9, nor rows
+//   of output 242.3. A changed line that L2 gives up goes to memory among the reads of K and V. So L2 is asked to keep output
+//   and slots, and a join's slots are asked for ahead of the barrier in front of it: b64_4k 245.7 to 243.4, b256_1k 251.8 to
+//   248.9, 8/1 heads 68.4 to 67.7, b1_8k 14.3 to 14.0, batch-invariant b64_4k 258.6 to 251.7; 6 slots under way where there
+//   were 8 cost one128k 0.4 %. K and V given up first (evict_first) as well, 242.1 and 244.8, but behind a kernel that has
+//   left 48 MB in L2 that is 279 us where 268 stand, and 211 where 182 stand for requests that share 2k of their 4k keys.
+//   Given up in the order that they had (evict_unchanged): as without.
+// A reader that does nothing else, in the same order, takes 239 us where the kernel takes 243 (b64_4k); with shares by how fast
+//   each SM is, which makes all end together, it takes as long: memory is busy until the last of them.
 //   An SM alone reads far more than its share: 22 CTAs of 12 warps 85 bytes/ns each, 66 of them 62 (264 us).
 // From b16_8k to its multiples time grows at 0.985 of the read ceiling; about 10 us a launch are not that:
 //   5 are what b1_1k takes, start and join.

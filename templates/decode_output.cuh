@@ -2,6 +2,7 @@
 // of shared prefixes and written out, or, of a piece that is not the last, published.
 #pragma once
 
+#include "templates/decode_slots.cuh"
 #include "templates/decode_states.cuh"
 
 namespace heddle {

@@ -247,6 +247,23 @@ TEST_CASE("decode has one large CTA an SM where there are few heads, by the decl
   CHECK(tile(8, 1, 128, "sm_86").warps == tile(8, 0, 128, "sm_86").warps);  // no room
 }
 
+TEST_CASE("decode reads short rows of two neighbouring kv heads abreast", "[engine]") {
+  const auto tile = [](AttentionConfig config, bool hooks = false, const char* arch = "sm_90a") {
+    config.num_qo_heads = 4 * config.num_kv_heads;
+    return tile_candidates(Pipeline::decode, config, limits_of(arch), hooks)[0];
+  };
+  const TileConfig d64 = tile({.num_kv_heads = 8, .head_dim = 64}), d96 = tile({.num_kv_heads = 2, .head_dim = 96});
+  CHECK((d64.heads_abreast == 2 && d64.kv == 2 * 32 && d64.warps * d64.ctas_per_sm == 12));
+  CHECK((d96.heads_abreast == 2 && d96.kv == 2 * 16 && d96.warps * d96.ctas_per_sm == 8));
+  CHECK(tile({.num_kv_heads = 8, .head_dim = 64}, true).heads_abreast == 2);
+  CHECK(tile({.num_kv_heads = 8, .head_dim = 96}, true).heads_abreast == 1);  // hooks want more warps
+  CHECK(tile({.num_kv_heads = 8, .head_dim = 128}).heads_abreast == 1);
+  CHECK(tile({.num_kv_heads = 3, .head_dim = 64}).heads_abreast == 1);
+  CHECK(tile({.num_kv_heads = 8, .head_dim = 64, .max_requests = 16}).heads_abreast == 1);  // few heads
+  CHECK(tile({.num_kv_heads = 8, .head_dim = 64, .batch_invariant = true}).heads_abreast == 1);
+  CHECK(pipeline_shape(Pipeline::decode, d64, 396, {64, 64}).heads_abreast == 2);
+}
+
 namespace {
 
 // Spills as often as told, 10 ms a compile.

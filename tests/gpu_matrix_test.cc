@@ -156,6 +156,40 @@ TEST_CASE("matrix: heads in step, one a CTA and several, of one token and of fou
   CHECK(tally.right == kCases);
 }
 
+// Rows so short that decode reads two heads abreast: pieces by the dozen, whole items and ends of both, rows of 8 and of 16.
+TEST_CASE("matrix: heads read abreast, cut and whole, of one token and of several", "[gpu][abreast]") {
+  constexpr const char* kVariants[] = {"causal", "sliding_window", "softmax", "attention_sink", "rope", "alibi"};
+  constexpr int kDims[] = {64, 96, 32, 72}, kPages[] = {16, 0, 1};
+  constexpr int kCases = 24;
+  Engine engine;
+  Tally tally;
+  tools::parallel_for(kCases, [&](int i) {
+    const int dim = kDims[i % 4];
+    // Rows of more than 64 columns only without hooks on tiles.
+    AttentionConfig config{.variant = kVariants[i / 4 % (dim > 64 ? 4 : 6)], .num_qo_heads = 16, .num_kv_heads = i & 1 ? 4 : 2,
+                           .head_dim = dim, .page_size = kPages[i % 3], .max_qo_len = i & 8 ? 2 : 1};
+    if (i % 5 == 0) config.q_dtype = config.kv_dtype = DType::f16;
+    Attention attention = engine.attention(config);
+    ProblemShape shape{.config = config, .layout = i & 2 ? KvLayout::HND : KvLayout::NHD};
+    tools::Random random(std::uint64_t(1700 + i));
+    const auto add = [&](int kv_len) {
+      shape.qo_lens.push_back(int(1 + random.bits() % std::uint64_t(config.max_qo_len)));
+      shape.kv_lens.push_back(kv_len);
+    };
+    if (i % 2) add(40000);
+    for (int r = 0; r < 40; ++r) add(int(2 + random.bits() % 900));
+    Problem problem(engine, shape, std::uint64_t(1900 + i));
+    Workspace workspace = attention.workspace(problem.maxima());
+    plan_and_run(attention, workspace, problem);
+    Verdict verdict = problem.judge();
+    if (attention.plan_config().of(Pipeline::decode).heads_abreast != 2)
+      verdict.ok = false, verdict.what = "its heads are not read abreast";
+    tally.add(verdict);
+  });
+  for (const std::string& what : tally.wrong) UNSCOPED_INFO(what);
+  CHECK(tally.right == kCases);
+}
+
 // Small enough for compute-sanitizer's racecheck: every pipeline, whole and cut items, pages and ragged.
 TEST_CASE("sanitizer subset: a few small problems", "[gpu][sanitizer]") {
   Engine engine;
