@@ -139,8 +139,8 @@ TEST_CASE("append_kv is one launch of a grid that the maxima fix", "[engine][app
           MockAppend few(engine, AppendKv::copy, 2), many(engine, AppendKv::transform, 40000);
           few.plan(nullptr);
           many.plan(nullptr);
-          // 2 items and three more for each of the 131 borders of decode's CTAs; 128 threads, PDL.
-          expect_is(launch_of([&] { few.append(nullptr); }), "395 1 1,128,0,1");
+          // 2 items and three more for each of the 395 borders of decode's CTAs; 128 threads, PDL.
+          expect_is(launch_of([&] { few.append(nullptr); }), "1187 1 1,128,0,1");
           const std::string large = launch_of([&] { many.append(nullptr); });
           expect_is(large, "2112 1 1,128,0,1");  // 132 SMs, 16 CTAs each
           many.lengths = tools::LengthsOnly({1}, {16}, 16);  // a smaller batch
