@@ -124,8 +124,9 @@ std::string tip(int cta, const WorkItem& first, std::size_t count) {
                                               first_request(first), first.qo_len)
                                 : fmt::format("request {}", first.request);
   if (first.partial < 0) return fmt::format("CTA {}, {}: {} whole item{}", cta, whose, count, count == 1 ? "" : "s");
-  return fmt::format("CTA {}, {}: kv head {}, KV tiles {} to {}", cta, whose, first.kv_head_begin, first.tile_begin,
-                     first.tile_end - 1);
+  const int heads = first.kv_head_end - first.kv_head_begin;
+  return fmt::format("CTA {}, {}: kv head{} {}{}, KV tiles {} to {}", cta, whose, heads > 1 ? "s" : "", first.kv_head_begin,
+                     heads > 1 ? fmt::format(" to {}", first.kv_head_end - 1) : "", first.tile_begin, first.tile_end - 1);
 }
 
 // Neighbouring items that look the same become one rectangle: 300 small items a CTA stay drawable.

@@ -55,7 +55,7 @@ Share share_of(const PlanConfig& config, Pipeline pipeline, const PlanView::Sect
   for (int cta = 0; cta < section.num_ctas(); ++cta) {
     for (const WorkItem& item : section.items_of(cta)) {
       if (item.request != request) continue;
-      const int heads = item.kv_head_end - item.kv_head_begin;
+      const int heads = (item.kv_head_end - item.kv_head_begin) / config.of(pipeline).heads_abreast;
       const std::int64_t tiles = item.tile_end - item.tile_begin;
       share.items += 1;
       share.visited += heads * tiles;
@@ -97,9 +97,10 @@ std::string tiles_words(const PlanConfig& config, const PipelineShape& shape, co
   const std::int64_t all = (std::int64_t{record.kv_len} + shape.tile_kv - 1) / shape.tile_kv;
   const auto query_tiles = static_cast<std::int64_t>(share.query_tiles.size());
   std::string words = fmt::format(
-      "Its {} of up to {} rows for each of {} make {}. With {} they visit {} of {} KV tiles of {} "
+      "Its {} of up to {} rows for each of {}{} make {}. With {} they visit {} of {} KV tiles of {} "
       "keys{}. ",
       counted(query_tiles, "query tile"), shape.tile_rows, counted(config.num_kv_heads, "kv head"),
+      shape.heads_abreast > 1 ? fmt::format(", of which a CTA reads {} abreast,", shape.heads_abreast) : "",
       counted(share.streams, "stream"), mask_words(view.header()), share.visited,
       all * share.streams, shape.tile_kv,
       share.has_gap ? ", with a gap between the sink keys and the window" : "");
@@ -154,7 +155,7 @@ std::string cut_words(const PlanConfig& config, Pipeline pipeline, const PlanVie
   const PipelineShape& shape = config.of(pipeline);
   const std::vector<double> costs = cta_costs(shape, section);
   const double most = *std::max_element(costs.begin(), costs.end());
-  const int rows = pipeline == Pipeline::decode ? heads_in_step(config, section.num_streams()) : 1;
+  const int rows = pipeline == Pipeline::decode ? heads_in_step(config, section.num_streams() / shape.heads_abreast) : 1;
   std::string words = fmt::format(
       "{}, of which each of the {} CTAs takes at most {:.1f} KV tiles of "
       "time; this request is "

@@ -27,6 +27,7 @@ class PlanView {
     std::int64_t num_joins() const {
       return std::count_if(items.begin(), items.end(), [](const WorkItem& item) { return item.join > 0; });
     }
+    // Every kv head counts, also where several are read abreast.
     std::int64_t num_streams() const {
       std::int64_t streams = 0;
       for (const WorkItem& item : items)

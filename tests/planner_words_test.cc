@@ -99,6 +99,19 @@ TEST_CASE("explain: masks, empty requests and absent pipelines", "[planner][expl
   CHECK_THROWS_WITH(explain(named_config(), {}, 0), "A plan of 0 bytes has no header; it takes at least 80.");
 }
 
+TEST_CASE("heads that a CTA reads abreast are one stream, in words and in the picture", "[planner][explain]") {
+  PlanConfig config = named_config();
+  config.head_dim = 64;
+  config.pipeline[0].heads_abreast = 2;
+  const std::string words = explained(config, {1}, {40000}, 0);
+  CHECK_THAT(words, contains("for each of 8 kv heads, of which a CTA reads 2 abreast, make 4 streams."));
+  CHECK_THAT(words, contains("they visit 2500 of 2500 KV tiles of 64 keys."));
+  CHECK_THAT(words, contains("All work lies in one row"));
+  CHECK_THAT(words, contains("cut 4 of its 4 streams"));
+  Planned planned = plan_of(config, {1}, {40000});
+  CHECK_THAT(draw_svg(config, planned.bytes.span()), contains("CTA 131, request 0: kv heads 6 to 7, KV tiles"));
+}
+
 TEST_CASE("draw_svg: one bar a CTA, a colour a request, pieces outlined", "[planner][draw]") {
   const std::vector<std::int32_t> kv{40000, 700, 700}, qo{1, 1, 300};
   Planned planned = plan_of(named_config(), qo, kv);
