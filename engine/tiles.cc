@@ -25,8 +25,7 @@ Columns columns_of(const HeadDims& dims) { return {tile_columns(dims.qk), tile_c
 // A warp's stage also holds its sums, f32, which only a wide V makes it larger for.
 int decode_smem_bytes(const Columns& columns, int rows, int warp_keys, int warps, int stages, int heads) {
   const int warp_stage = std::max(warp_keys * (columns.qk + columns.vo) * 2, rows * columns.vo * 4);
-  const int q_buffers = stages - (warps == heads ? 1 : 0);  // decode_states.cuh
-  return round_up(stages * warps * warp_stage + q_buffers * heads * rows * columns.qk * 2 + 2 * warps * rows * 4, 128);
+  return round_up(stages * warps * warp_stage + stages * heads * rows * columns.qk * 2 + 2 * warps * rows * 4, 128);
 }
 
 int append_smem_bytes(const Columns& columns, int rows, int kv) {

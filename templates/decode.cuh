@@ -213,7 +213,7 @@ class Decode {
 
   // The next of the q buffers that `counter` steps through.
   HEDDLE_DEVICE uint8_t* next_q(int& counter) {
-    counter = counter + 1 == kQBuffers<Spec> ? 0 : counter + 1;
+    counter = counter + 1 == kStages ? 0 : counter + 1;
     return smem_.q[counter][Team::index()];
   }
 

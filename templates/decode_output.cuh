@@ -14,7 +14,7 @@ class DecodeOutput {
   static constexpr int kThreads = Team<Spec>::kThreads;
   static constexpr int kLanes = row_lanes<kHeadDimVo>();
   // At once: as many as leave a small team with one round trip to the slots that it joins.
-  static constexpr int kParts = kThreads >= 128 ? 1 : kThreads >= 64 ? 2 : 4;
+  static constexpr int kParts = kThreads >= 128 ? 1 : 2;
 
  public:
   HEDDLE_DEVICE DecodeOutput(const AttentionParams& p, const Hooks& hooks, const WorkItem& item, int kv_head)

@@ -8,10 +8,6 @@
 
 namespace heddle {
 
-// A team of one warp has read its q when it asks for the next tile; of others some warp may not have.
-template <class Spec>
-inline constexpr int kQBuffers = Spec::kTile.stages - (Team<Spec>::kWarps == 1 && !Spec::kTile.reads_q_again);
-
 template <class Spec>
 struct DecodeSmem {
   static constexpr int kWarps = Spec::kTile.warps;
@@ -29,7 +25,7 @@ struct DecodeSmem {
     alignas(128) uint8_t v[max_of(kVBytes, kSumBytes - kKBytes)];
   };
   WarpStage stage[Spec::kTile.stages][kWarps];
-  alignas(128) uint8_t q[kQBuffers<Spec>][kTeams][kRows * QkTile::kRowBytes];  // of as many heads as are under way
+  alignas(128) uint8_t q[Spec::kTile.stages][kTeams][kRows * QkTile::kRowBytes];  // of as many heads as are under way
   float max2[kWarps][kRows];
   float sum[kWarps][kRows];
 };

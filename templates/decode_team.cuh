@@ -1,7 +1,7 @@
 // The teams of a decode CTA: warps that read the keys of one kv head, each of them its share of every KV tile.
 //
 // Teams have the same work item and neighbouring kv heads, whose rows lie side by side in memory, and nothing else in
-// common: each has its q, its states and its barrier. A team of one warp needs no barrier at all.
+// common: each has its q, its states and its barrier.
 #pragma once
 
 #include "templates/prelude.cuh"
@@ -21,9 +21,7 @@ struct Team {
   static HEDDLE_DEVICE int thread() { return static_cast<int>(threadIdx.x) - first_warp() * kWarpSize; }
 
   static HEDDLE_DEVICE void sync() {
-    if constexpr (kWarps == 1)
-      __syncwarp();
-    else if constexpr (kTeams == 1)
+    if constexpr (kTeams == 1)
       __syncthreads();
     else
       asm volatile("bar.sync %0, %1;" ::"r"(index() + 1), "n"(kThreads) : "memory");

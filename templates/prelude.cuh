@@ -182,19 +182,27 @@ HEDDLE_DEVICE void store_relaxed(float4* p, float4 x) {
 // states and output, asks L2 to give it up last. (H200, 2026-12-01, us: b64_4k 241.0 and 238.1, 256 of 1k 246.2 and 243.7,
 // 8/1 heads 67.6 and 66.5, 96 columns 201.4 and 198.7. K and V given up first as well: 2 more in 240, but then other kernels'
 // lines keep L2, and pages that requests share come from memory for each of them.)
-inline constexpr uint64_t kKeptLast = 0x14F0000000000000;  // createpolicy.fractional.L2::evict_last of all lines
+HEDDLE_DEVICE uint64_t kept_last() {
+#if __CUDA_ARCH__ == 900
+  return 0x14F0000000000000;  // what the instruction below gives there; as CUTLASS has it, and as it was measured
+#else
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+#endif
+}
 HEDDLE_DEVICE void store_kept(float4* p, float4 x) {  // relaxed
   asm volatile("st.relaxed.gpu.global.L2::cache_hint.v4.f32 [%0], {%1,%2,%3,%4}, %5;" ::"l"(p), "f"(x.x), "f"(x.y), "f"(x.z),
-               "f"(x.w), "l"(kKeptLast)
+               "f"(x.w), "l"(kept_last())
                : "memory");
 }
 HEDDLE_DEVICE void store_kept(uint4* p, uint4 x) {
   asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1,%2,%3,%4}, %5;" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w),
-               "l"(kKeptLast)
+               "l"(kept_last())
                : "memory");
 }
 HEDDLE_DEVICE void store_kept(uint2* p, uint2 x) {
-  asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1,%2}, %3;" ::"l"(p), "r"(x.x), "r"(x.y), "l"(kKeptLast) : "memory");
+  asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1,%2}, %3;" ::"l"(p), "r"(x.x), "r"(x.y), "l"(kept_last()) : "memory");
 }
 
 }  // namespace heddle
