@@ -6,7 +6,8 @@
 // as there are such groups of CTAs. (H200, 2026-12-01, read 4.68 TB/s, us, shares of all heads in one row and these: 64
 // requests of 4k 244.5 and 241.8, 128 of 2k 247.9 and 244.7, 256 of 1k 249.4 and 247.5, one of 128k beside 255 of 1k 367.5
 // and 363.4, zipf 381 and 379, uniform 408 and 405, 32 kv heads 944 and 937; 32 of 4k and 16 of 8k, a stream or less a CTA,
-// and 1,024 of 256 the same. Rows of 96 columns took 201.9 and 203.5, of 64 128.1 and 128.7.)
+// and 1,024 of 256 the same. Rows of 96 columns took 201.9 and 203.5, of 64 128.1 and 128.7; since two heads of such rows
+// are read abreast, as long with those pairs in step as without.)
 //
 // An item has one head then, so only batches of few streams are read so.
 #pragma once
