@@ -55,8 +55,9 @@ TileConfig decode_tile(const Columns& columns, int rows, int warp_keys, int warp
 int decode_width(const Columns& columns) { return std::max((columns.qk + columns.vo) / 2, columns.vo); }
 
 // Two neighbouring heads abreast, whose rows memory gives faster together than apart where they are short (ladder). Rows of 96
-// columns have only eight warps an SM then, too few for hooks. How a batch-invariant plan deals chunks, two heads at once are
-// too much.
+// columns have only eight warps an SM then, with which rope of 64 columns took 28 % longer than with twelve; so not with
+// hooks. Not for batch-invariant plans: 64 uniform requests of 64 columns 260 us with four abreast, 255 with one; two were not
+// tried.
 TileConfig abreast_decode_tile(const Columns& columns, int rows, const AttentionConfig& config, const DeviceLimits& limits,
                                bool tile_hooks) {
   const int width = decode_width(columns);
@@ -118,9 +119,9 @@ TileConfig append_tile(const Columns& columns, int rows, int kv, const DeviceLim
 // Stages of a short tile, by the bytes of K and V that they have under way. More of them are slower: 64 x 64 with 8 / 7 / 6 /
 // 5 / 4 / 3 stages of 16 KB, us (2026-12-01, one H200): 8 tokens of 32 requests 132 / 127.7 / 127.2 / 129.2 / 133.6 / 157, 16
 // tokens 135 / 129.0 / 127.8 / 129.2 / 134.9 / 159, 8 tokens of 8 requests 136 / 131.6 / 130.2 / 133.3 / 138.8 / 161 (the first
-// and the last two before output and partial states were kept in L2, which took 1.3 to 3); D = 64 72.8 / 72.6 / 75.4 / 88.4
-// with 6 / 5 / 4 / 3. While L2 fetched 256 bytes at once 5 were best, 134. The same with eight stages of which no more than four
-// are ever under way. Gathered rows, 128 keys, 131 / 129 / 136.5 with 5 / 4 / 3.
+// and the last two before output and partial states were kept in L2, which took 1.4 to 3.2); D = 64 72.8 / 72.6 / 75.4 / 88.4
+// with 6 / 5 / 4 / 3. While L2 fetched 256 bytes at once 5 were best, 134, as were eight of which no more than four were ever
+// under way. Gathered rows, 128 keys, 131 / 129 / 136.5 with 5 / 4 / 3.
 int short_stages(int stage_bytes, bool gathered) {
   const int under_way = gathered ? 112 << 10 : 96 << 10;
   return std::clamp((under_way + stage_bytes - 1) / stage_bytes, 3, 8);

@@ -53,7 +53,8 @@
 //   32, 4, 2, 3, 2    126.4  67.0   129.2   196.4  128.6     16, 4, 2, 3, 2    208.7  331.3
 //   32, 8, 2, 1, 2    127.2  65.5   130.5   197.7  130.6     32, 8, 2, 1, 4    206.9  324.9
 // With rope, D = 64, twelve warps an SM take 276 us (4.68), eight 353, one head by twelve 285; D = 32 72 us (4.68), 100 before.
-// D = 128: two heads 245 where one took 241; a warp a head of eight, no barrier, 249 to 251: its CTA joins all heads' slots.
+// D = 128: two heads 243 to 244 where one takes 243; a warp a head of eight, no barrier, 251 (246 then), of which the ends of
+//   heads are 11: 5 are slots, eight times as many, 3 their joins.
 //
 // Slower or the same:
 //   A stage refilled as soon as it has been used, sums in shared memory of their own, so that loads are
@@ -88,9 +89,10 @@
 // What is written costs more than its bytes (2026-12-01, 4.57): b256_1k 252.0, without joins 249.9, nor slots 248.9, nor rows
 //   of output 242.3. A changed line that L2 gives up goes to memory among the reads of K and V. So L2 is asked to keep output
 //   and slots, and a join's slots are asked for ahead of the barrier in front of it: b64_4k 245.7 to 243.4, b256_1k 251.8 to
-//   248.9, 8/1 heads 68.4 to 67.7, b1_8k 14.3 to 14.0, batch-invariant b64_4k 258.6 to 251.7; 6 slots under way where there
-//   were 8 cost one128k 0.4 %. K and V given up first (evict_first) as well, 242.1 and 244.8, but behind a kernel that has
-//   left 48 MB in L2 that is 279 us where 268 stand, and 211 where 182 stand for requests that share 2k of their 4k keys.
+//   248.9, 8/1 heads 68.4 to 67.7, b1_8k 14.3 to 14.0, batch-invariant b64_4k 258.6 to 251.7, one128k 370.5 to 371.9 (6
+//   slots under way where there were 8 may be why). K and V given up first (evict_first) as well, 242.1 and 244.8 (246.3 and
+//   251.8 without all of it), but behind a kernel that has left 48 MB in L2 that is 279 us where 268 stand, and 211 where 182
+//   stand for requests that share 2k of their 4k keys.
 //   Given up in the order that they had (evict_unchanged): as without.
 // A reader that does nothing else, in the same order, takes 239 us where the kernel takes 243 (b64_4k); with shares by how fast
 //   each SM is, which makes all end together, it takes as long: memory is busy until the last of them.

@@ -10,7 +10,6 @@ namespace heddle {
 template <class Spec, class Hooks>
 class DecodeOutput {
   static constexpr int kHeadDimVo = Spec::kHeadDimVo;
-  static constexpr int kRows = Spec::kTile.rows;
   static constexpr int kThreads = Team<Spec>::kThreads;
   static constexpr int kLanes = row_lanes<kHeadDimVo>();
   // At once: as many as leave a small team with one round trip to the slots that it joins.

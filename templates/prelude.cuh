@@ -173,15 +173,12 @@ HEDDLE_DEVICE void store_relaxed(float* p, float x) {
 HEDDLE_DEVICE void store_relaxed(float2* p, float2 x) {
   asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1,%2};" ::"l"(p), "f"(x.x), "f"(x.y) : "memory");
 }
-HEDDLE_DEVICE void store_relaxed(float4* p, float4 x) {
-  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
-}
 
 // Where K and V are read once, they stream through all of L2 in some 11 us, and each changed line that makes room for them is
 // written among the reads of memory, which costs them more time than its bytes. So what a launch leaves behind, partial
-// states and output, asks L2 to give it up last. (H200, 2026-12-01, us: b64_4k 241.0 and 238.1, 256 of 1k 246.2 and 243.7,
-// 8/1 heads 67.6 and 66.5, 96 columns 201.4 and 198.7. K and V given up first as well: 2 more in 240, but then other kernels'
-// lines keep L2, and pages that requests share come from memory for each of them.)
+// states and output, asks L2 to give it up last. (H200, 2026-12-01, us, with lse words as well: b64_4k 241.0 and 238.1, 256 of
+// 1k 246.2 and 243.7, 8/1 heads 67.6 and 66.5, 96 columns 201.4 and 198.7. K and V given up first too: 2 to 4 less of 246 to
+// 252, but behind a kernel that has left its lines in L2 more than without, most where requests share pages: decode.cuh.)
 HEDDLE_DEVICE uint64_t kept_last() {
 #if __CUDA_ARCH__ == 900
   return 0x14F0000000000000;  // what the instruction below gives there; as CUTLASS has it, and as it was measured

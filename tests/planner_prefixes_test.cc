@@ -30,7 +30,9 @@ PlanConfig sharing_config(double cost = 0) {
 PlanConfig random_sharing_config(Random& random) {
   PlanConfig config = sharing_config();
   config.num_kv_heads = pick(random, {1, 2, 8});
-  config.pipeline[0].heads_abreast = random_heads_abreast(random, config.num_kv_heads);
+  PipelineShape& decode = config.pipeline[0];
+  decode.heads_abreast = random_heads_abreast(random, config.num_kv_heads);
+  decode.cost.per_tile *= decode.heads_abreast;  // a tile has the keys of each
   config.group = pick(random, {1, 3, 4, 5, 16});
   config.page_size = pick(random, {1, 5, 16, 64});
   config.pipeline[0].num_ctas = pick(random, {1, 7, 40}), config.pipeline[1].num_ctas = pick(random, {1, 5, 40});

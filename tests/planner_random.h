@@ -56,9 +56,11 @@ inline MaskBounds random_mask(Random& random) {
   return mask;
 }
 
-// That decode reads.
-inline int random_heads_abreast(Random& random, int num_kv_heads) {
-  const int heads = pick(random, {1, 1, 2, 4});
+// That decode reads. From a generator of its own: whatever else a seed draws stays what it was.
+inline int random_heads_abreast(const Random& random, int num_kv_heads) {
+  Random own = random;
+  own.discard(1000);
+  const int heads = pick(own, {1, 1, 2, 4});
   return num_kv_heads % heads == 0 ? heads : 1;
 }
 
