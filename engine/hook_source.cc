@@ -79,6 +79,7 @@ class Renderer {
     line(fmt::format("  static constexpr bool masks_new_keys_only = {};", variant_.masks_new_keys_only()));
     line(fmt::format("  static constexpr bool logits_are_plain = {};", logits_are_plain()));
     line(fmt::format("  static constexpr bool transforms_by_four = {};", logit_form_.is_by_four));
+    line(fmt::format("  static constexpr bool logits_are_capped = {};", logit_form_.is_capped));
     line(fmt::format("  static constexpr bool logits_are_affine = {}, keeps_logit_scale = {}, has_kv_distance = {};",
                      logit_form_.is_affine, logit_form_.keeps_scale, logit_form_.has_distance));
     line(fmt::format("  static constexpr bool has_far_form = {}, far_keeps_logit_scale = {}, far_has_kv_distance = {};",

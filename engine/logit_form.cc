@@ -46,6 +46,72 @@ Arithmetic as_arithmetic(const Tokens& tokens) {
   return {is_return && statements == 1 && logits == 1, tanhs > 0};
 }
 
+// Reads such an expression as a product of params and numbers with the logit, or with tanh of one.
+class CapReader {
+ public:
+  explicit CapReader(const Tokens& tokens) : tokens_(tokens) {}
+
+  // How many tanh the logit goes through; nothing where it is not such a product.
+  std::optional<int> read() {
+    const bool has_logit = product();
+    if (!holds_ || !has_logit || peek() != ";") return {};
+    return tanhs_;
+  }
+
+ private:
+  std::string_view peek() const { return at_ < tokens_.size() ? tokens_[at_].text : std::string_view(); }
+  bool take(std::string_view text) {
+    if (peek() != text) return false;
+    ++at_;
+    return true;
+  }
+  // A token that is neither the logit nor punctuation.
+  bool take_value(CodeToken::Kind kind) {
+    holds_ &= at_ < tokens_.size() && tokens_[at_].kind == kind;
+    ++at_;
+    return false;
+  }
+
+  // Each says whether the logit is in it.
+  bool product() {
+    bool has_logit = factor();
+    while (holds_ && (peek() == "*" || peek() == "/")) {
+      const bool divides = tokens_[at_++].text == "/";
+      const bool is_logit = factor();
+      holds_ &= !(divides && is_logit);
+      has_logit |= is_logit;
+    }
+    return has_logit;
+  }
+
+  bool factor() {
+    if (take("(")) return in_parentheses();
+    if (take("logit")) return true;
+    if (take("params")) {
+      holds_ &= take(".");
+      return take_value(CodeToken::Kind::word);
+    }
+    if (take("tanh") && take("(")) {
+      const bool has_logit = in_parentheses();
+      holds_ &= has_logit;
+      ++tanhs_;
+      return has_logit;
+    }
+    return take_value(CodeToken::Kind::number);
+  }
+
+  bool in_parentheses() {
+    const bool has_logit = product();
+    holds_ &= holds_ && take(")");
+    return has_logit;
+  }
+
+  const Tokens& tokens_;
+  std::size_t at_ = 1;  // behind "return"
+  int tanhs_ = 0;
+  bool holds_ = true;
+};
+
 // Where the only return of the code begins, if what stands in front of it says nothing of the key and always comes to it.
 std::optional<std::size_t> last_return(const Tokens& tokens, Keys keys) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -183,7 +249,7 @@ LogitForm as_affine(const Tokens& tokens, Keys keys) {
 
 // One part after the other.
 LogitForm behind(const LogitForm& first, const LogitForm& second) {
-  return {false, first.is_affine && second.is_affine, first.keeps_scale && second.keeps_scale,
+  return {false, false, first.is_affine && second.is_affine, first.keeps_scale && second.keeps_scale,
           first.has_distance || second.has_distance};
 }
 
@@ -191,7 +257,8 @@ LogitForm behind(const LogitForm& first, const LogitForm& second) {
 
 LogitForm logit_form(const Variant& variant, bool affine_beside_mask) {
   LogitForm affine{.is_affine = true, .keeps_scale = true}, far = affine;
-  bool is_arithmetic = true, has_tanh = false, is_held = false;
+  bool is_arithmetic = true, has_tanh = false, is_product = true, is_held = false;
+  int tanhs = 0;
   for (const Component& part : variant.components) {
     const auto found = part.hooks.find(Hook::logits_transform);
     if (found == part.hooks.end()) continue;
@@ -199,13 +266,16 @@ LogitForm logit_form(const Variant& variant, bool affine_beside_mask) {
     const Arithmetic arithmetic = as_arithmetic(tokens);
     is_arithmetic &= arithmetic.holds;
     has_tanh |= arithmetic.has_tanh;
+    const std::optional<int> of_product = arithmetic.holds ? CapReader(tokens).read() : std::nullopt;
+    is_product &= of_product.has_value();
+    tanhs += of_product.value_or(0);
     const Keys keys = found->second.max_distance.empty() ? Keys::any : Keys::far;
     is_held |= keys == Keys::far;
     affine = behind(affine, keys == Keys::any ? as_affine(tokens, keys) : LogitForm{});
     far = behind(far, as_affine(tokens, keys));
   }
   // Only tanh gains by four logits at once.
-  if (is_arithmetic && has_tanh) return {.is_by_four = true};
+  if (is_arithmetic && has_tanh) return {.is_by_four = true, .is_capped = is_product && tanhs == 1};
   if (!variant.has(Hook::logits_transform) || (variant.has(Hook::logits_mask) && !affine_beside_mask)) return {};
   if (affine.is_affine) return affine;
   if (!is_held || !far.is_affine || !variant.use_softmax || variant.has(Hook::logits_mask)) return {};

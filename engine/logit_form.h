@@ -9,6 +9,8 @@ namespace heddle {
 struct LogitForm {
   // One expression of the logit, params and numbers with a tanh in it: templates/four_logits.cuh.
   bool is_by_four = false;
+  // Of those, a * tanh(b * logit): templates/capped_logits.cuh.
+  bool is_capped = false;
   // a * logit + b * kv_distance + c, where a, b and c are the same for all keys: templates/affine_logits.cuh.
   bool is_affine = false;
   bool keeps_scale = false;   // a is 1

@@ -26,6 +26,8 @@ class AppendSm90Consumer {
   static constexpr int kQuerySteps = QTile::kColumns / 16;
   // Q K^T reads a third less shared memory, which is power, where Q is in registers.
   static constexpr bool kQueriesInRegisters = kHoldsQueries<Spec, Hooks>;
+  // Among exponentials, but behind hooks that need the registers themselves.
+  static constexpr bool kLooksAheadLate = !kChangesEveryLogit<Hooks>;
   // Beside a loader that transforms keys, registers are short.
   static constexpr bool kReadsAffineOnce = Hooks::logits_are_affine && !Hooks::has_key_transform && !Hooks::has_value_transform;
 
@@ -109,6 +111,7 @@ class AppendSm90Consumer {
   // their own (a branch around the hooks cost soft_cap a tenth), else all share one, which compiles in 3/4 of the time.
   HEDDLE_DEVICE void next_tiles(const AppendStream& stream) {
     if constexpr (Hooks::has_far_form) return next_tiles_by_distance(stream);
+    if constexpr (kCapsLogits<Hooks>) return next_tiles_under_cap(stream);
     const int begin = stream.item.tile_begin;
     const int full_begin = max_of(stream.full_begin, begin), full_end = stream.full_end;
     int t = stream.item.tile_end - 2;
@@ -151,6 +154,40 @@ class AppendSm90Consumer {
     }
   }
 
+  // Tiles whose logits are small beside their cap part from others behind their products.
+  HEDDLE_DEVICE void next_tiles_under_cap(const AppendStream& stream) {
+    const CappedLog2 capped(hooks_, p_.sm_scale);
+    for (int t = stream.item.tile_end - 2; t >= stream.item.tile_begin; --t) {
+      float s[kBlocks][4];
+      const typename Stages::Pair at = begin_tile(s);
+      if (t >= stream.full_end || t < stream.full_begin || !capped.grows()) {
+        apply_hooks<true>(s, stream, t);
+        weigh_tile<Hooks>(s, at, logit_to_log2<Hooks>(p_.sm_scale));
+      } else {
+        weigh_whole_tile(s, at, stream, t, capped);
+      }
+      pack(s);
+    }
+  }
+  HEDDLE_DEVICE void weigh_whole_tile(float (&s)[kBlocks][4], const typename Stages::Pair& at, const AppendStream& stream,
+                                      int t, const CappedLog2& capped) {
+    float top[2];  // dot products
+    bool are_small = true;
+    for (int half = 0; half < 2; ++half) {
+      top[half] = largest_logit(s, half);
+      are_small &= capped.serves(top[half], state_[half].max2);
+    }
+    if (__all_sync(kFullMask, are_small)) {
+      weigh_tile<Hooks>(s, at, capped, [&](int half) { return top[half]; });
+    } else {
+      apply_hooks<false>(s, stream, t);
+      // The largest logit is that of the largest dot product.
+      weigh_tile<Hooks>(s, at, logit_to_log2<Hooks>(p_.sm_scale), [&](int half) {
+        return hooks_.logits_transform(top[half] * p_.sm_scale, HookContext{});
+      });
+    }
+  }
+
   // Where one query tile is all that fits, the next one is on its way only when this is done.
   HEDDLE_DEVICE void finish_alone(const AppendStream& stream) {
     const bool has_values = has_tiles(stream);
@@ -172,28 +209,44 @@ class AppendSm90Consumer {
 
   // --- one tile -------------------------------------------------------------------------------
 
-  // `apply_hooks(s)` on its logits. The wait for P V stands between the two rows' weights: then the packing of one row's
-  // and the rescaling of O fill the gaps between the exponentials of the other.
+  // `apply_hooks(s)` on its logits.
   template <class Form = Hooks, class ApplyHooks>
   HEDDLE_DEVICE void next_tile(const ApplyHooks& apply_hooks) {
     float s[kBlocks][4];
+    const typename Stages::Pair at = begin_tile(s);
+    if constexpr (kChangesEveryLogit<Hooks>) Stages::stay_here(at.keys);  // else there is the branch around the hooks
+    apply_hooks(s);
+    weigh_tile<Form>(s, at, logit_to_log2<Form>(p_.sm_scale));
+    pack(s);
+  }
+
+  // Its products, and P V of the tile in front, under way; and its scores.
+  HEDDLE_DEVICE typename Stages::Pair begin_tile(float (&s)[kBlocks][4]) {
     const typename Stages::Pair at = stages_.acquire_pair();
     const uint32_t queries = queries_at(q_buffer()), keys = keys_at(at.keys), values = values_at(at.values);
     begin_turn();
     score(s, queries, keys);
     accumulate(values);
     end_turn();
-    if constexpr (kChangesEveryLogit<Hooks>) stages_.look_ahead();  // registers are short behind their hooks
+    if constexpr (!kLooksAheadLate) stages_.look_ahead();
     wgmma_wait<1>();
     pin_registers(s);
     stages_.release(at.keys);
-    if constexpr (kChangesEveryLogit<Hooks>) Stages::stay_here(at.keys);  // else there is the branch around the hooks
-    apply_hooks(s);
+    return at;
+  }
+
+  // The wait for P V stands between the two rows' weights: then the packing of one row's and the rescaling of O fill the
+  // gaps between the exponentials of the other.
+  template <class Form, class Log2>
+  HEDDLE_DEVICE void weigh_tile(float (&s)[kBlocks][4], const typename Stages::Pair& at, const Log2& to_log2) {
+    weigh_tile<Form>(s, at, to_log2, [&](int half) { return largest_logit(s, half); });
+  }
+  template <class Form, class Log2, class TopOf>
+  HEDDLE_DEVICE void weigh_tile(float (&s)[kBlocks][4], const typename Stages::Pair& at, const Log2& to_log2, const TopOf& top_of) {
     float rescale[2] = {1.0f, 1.0f};
-    const float to_log2 = logit_to_log2<Form>(p_.sm_scale);
     if constexpr (Hooks::use_softmax) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) rescale[half] = raise_max<Form>(s, half, state_[half], to_log2);
+      for (int half = 0; half < 2; ++half) rescale[half] = raise_max<Form>(top_of(half), state_[half], to_log2);
       weigh_row<Form>(s, 0, state_[0], rescale[0], to_log2);
     }
     pin_registers(s);
@@ -201,12 +254,11 @@ class AppendSm90Consumer {
     wgmma_wait<0>();
     pin_registers(o_);
     stages_.release(at.values);
-    if constexpr (!kChangesEveryLogit<Hooks>) stages_.look_ahead();
+    if constexpr (kLooksAheadLate) stages_.look_ahead();
     if constexpr (Hooks::use_softmax) {
       weigh_row<Form>(s, 1, state_[1], rescale[1], to_log2);
       multiply_o(rescale);
     }
-    pack(s);
   }
 
   // --- products -----------------------------------------------------------------------------------
@@ -285,11 +337,11 @@ class AppendSm90Consumer {
   }
 
   // Always, up to 128 columns: a branch on whether a factor is 1 would keep these products out of the gaps between
-  // exponentials. Of more columns only where a row's maximum rose, which it seldom does far into a stream.
+  // exponentials. Of more columns, and under a cap, only where a row's maximum rose, which it seldom does far into a stream.
   HEDDLE_DEVICE void multiply_o(const float (&factor)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (kOutBlocks > 16 && !__any_sync(kFullMask, factor[half] != 1.0f)) continue;
+      if ((kOutBlocks > 16 || kCapsLogits<Hooks>) && !__any_sync(kFullMask, factor[half] != 1.0f)) continue;
 #pragma unroll
       for (int block = 0; block < kOutBlocks; ++block)
         for (int e = 2 * half; e < 2 * half + 2; ++e) o_[block][e] *= factor[half];

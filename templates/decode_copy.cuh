@@ -19,6 +19,12 @@ class WarpKeys {
   static constexpr int kRun = kPageSize % kWarpKeys == 0 ? kWarpKeys : kPageSize % 16 == 0 ? 16 : 1;
   static constexpr bool kOneRun = kRun == kWarpKeys;
 
+  // Whether rows share lines of L2 only with those of heads that the CTA reads beside them. (H200, 2026-12-01, us without and
+  // with: 96 columns 205 and 192.5, 32 139.5 and 131. Where others share them it is a loss: 48 columns 110 and 115, 112 257
+  // and 303; where nobody does, 64 and 128 to 256 columns, the same within 0.5 %.)
+  template <class Tile>
+  static constexpr bool kSharesLines = Tile::kHeadDim * 2 % 128 != 0 && Tile::kHeadDim * 2 * Team<Spec>::kTeams % 128 == 0;
+
   // First of the run of keys that this lane looks up, counted from the warp's first.
   static HEDDLE_DEVICE int looked_up_run() { return kOneRun ? 0 : lane_index() % kWarpKeys / kRun * kRun; }
 
@@ -37,14 +43,14 @@ class WarpKeys {
         const uint16_t* const rows = base + (kOneRun ? offset : __shfl_sync(kFullMask, offset, run));
 #pragma unroll
         for (int i = 0; i < kPeriod; ++i)
-          copy_column<Tile, kStep>(to, rows, run, i * kWarpSize + lane_index(), stride, visible);
+          copy_column<Tile, kStep, kSharesLines<Tile>>(to, rows, run, i * kWarpSize + lane_index(), stride, visible);
       }
     } else {
 #pragma unroll 4
       for (int i = lane_index(); i < kWarpKeys * Tile::kChunks; i += kWarpSize) {
         const int row = i / Tile::kChunks, chunk = i % Tile::kChunks;
         const int64_t row_offset = kOneRun ? offset + row * stride : __shfl_sync(kFullMask, offset, row);
-        cp_async_16(to + Tile::chunk_offset(row, chunk), base + row_offset + chunk * kChunkElements,
+        cp_async_16<kSharesLines<Tile>>(to + Tile::chunk_offset(row, chunk), base + row_offset + chunk * kChunkElements,
                     (visible >> row & 1) && Tile::has_chunk(chunk));
       }
     }
@@ -52,7 +58,7 @@ class WarpKeys {
 
  private:
   // Every kStep-th row of a run from chunk `index` on, in one column: one address and its increments.
-  template <class Tile, int kStep>
+  template <class Tile, int kStep, bool kWholeLine>
   static HEDDLE_DEVICE void copy_column(uint32_t to, const uint16_t* rows, int run, int index, int64_t stride,
                                         uint32_t visible) {
     const int row = index / Tile::kChunks, chunk = index % Tile::kChunks;
@@ -63,7 +69,7 @@ class WarpKeys {
     for (int i = 0; i < kRun; i += kStep) {
       // row is below kStep and run + i a multiple of it, so their bits permute apart.
       const uint32_t key = Tile::swizzle(run + i, 0) * kChunkBytes;
-      cp_async_16((to ^ key) + (run + i) * Tile::kRowBytes, from, visible >> i & 1);
+      cp_async_16<kWholeLine>((to ^ key) + (run + i) * Tile::kRowBytes, from, visible >> i & 1);
       from += kStep * stride;
     }
   }

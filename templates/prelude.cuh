@@ -88,11 +88,18 @@ HEDDLE_DEVICE uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes to shared memory; zeros, and no read at all, where `valid` is false.
+// 16 bytes to shared memory; zeros, and no read at all, where `valid` is false. `kWholeLine`: L2 reads all 128 bytes around
+// them from memory at once.
+template <bool kWholeLine = false>
 HEDDLE_DEVICE void cp_async_16(uint32_t shared, const void* global, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-               "r"(valid ? kChunkBytes : 0)
-               : "memory");
+  if constexpr (kWholeLine)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(valid ? kChunkBytes : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(valid ? kChunkBytes : 0)
+                 : "memory");
 }
 HEDDLE_DEVICE void cp_async_4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "templates/affine_logits.cuh"
+#include "templates/capped_logits.cuh"
 #include "templates/four_logits.cuh"
 #include "templates/kept_columns.cuh"
 #include "templates/work.cuh"
@@ -75,6 +76,10 @@ inline constexpr bool kScalesLogits = (Hooks::has_logits_transform || !Hooks::us
 template <class Hooks>
 inline constexpr bool kChangesEveryLogit =
     Hooks::has_logits_transform || kScalesLogits<Hooks> || kMasksEveryTile<Hooks>;
+
+// Whether tiles without a mask may leave their logits' cap to the softmax.
+template <class Hooks>
+inline constexpr bool kCapsLogits = Hooks::logits_are_capped && Hooks::use_softmax && !kMasksEveryTile<Hooks>;
 
 // What turns logits as the softmax takes them into its log2 domain.
 template <class Hooks>
@@ -215,20 +220,28 @@ HEDDLE_DEVICE void apply_variant(float (&s)[kBlocks][kValues], const RowInfo (&r
 // What logits are held against: 0 where a row has seen nothing.
 HEDDLE_DEVICE float softmax_base(float max2) { return max2 == negative_infinity() ? 0.0f : max2; }
 
-// One step of the online softmax over one row (`half`) of a tile's logits, in two parts. First its maximum: what comes
-// back is what the accumulators of the row must be multiplied by.
-template <class Hooks, int kBlocks, int kValues>
-HEDDLE_DEVICE float raise_max(const float (&s)[kBlocks][kValues], int half, RowState& state, float to_log2) {
+// The largest logit of one row (`half`) in this lane's columns.
+template <int kBlocks, int kValues>
+HEDDLE_DEVICE float largest_logit(const float (&s)[kBlocks][kValues], int half) {
   float top = s[0][half * 2];
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block)
     top = fmaxf(top, fmaxf(s[block][half * 2], s[block][half * 2 + 1]));
+  return top;
+}
+
+// One step of the online softmax over one row of a tile's logits, in two parts. First its maximum, from what is the largest
+// logit in this lane: what comes back is what the accumulators of the row must be multiplied by. `to_log2`:
+// logit_to_log2(), or a CappedLog2.
+template <class Hooks, class Log2>
+HEDDLE_DEVICE float raise_max(float top, RowState& state, const Log2& to_log2) {
   float top2;
   if constexpr (kShiftsRows<Hooks>) {
     if (top == negative_infinity()) state.shift = 0.0f;  // what no key takes may be no number
-    top2 = quad_max(fmaf(top, to_log2, state.shift));
+    top2 = quad_max(fmaf(top, log2_factor(to_log2, top), state.shift));
   } else {
-    top2 = quad_max(top) * to_log2;
+    top = quad_max(top);
+    top2 = top * log2_factor(to_log2, top);
   }
   const float max2 = fmaxf(state.max2, top2);
   const float rescale = exp2_approx(state.max2 - softmax_base(max2));
@@ -236,8 +249,8 @@ HEDDLE_DEVICE float raise_max(const float (&s)[kBlocks][kValues], int half, RowS
   return rescale;
 }
 // Then s becomes weights, and the sum takes them up.
-template <class Hooks, int kBlocks, int kValues>
-HEDDLE_DEVICE void weigh_row(float (&s)[kBlocks][kValues], int half, RowState& state, float rescale, float to_log2) {
+template <class Hooks, class Log2, int kBlocks, int kValues>
+HEDDLE_DEVICE void weigh_row(float (&s)[kBlocks][kValues], int half, RowState& state, float rescale, const Log2& to_log2) {
   const float base = softmax_base(state.max2);
   const float below = (kShiftsRows<Hooks> ? state.shift : -0.0f) - base;
   float sum = 0.0f;
@@ -245,7 +258,7 @@ HEDDLE_DEVICE void weigh_row(float (&s)[kBlocks][kValues], int half, RowState& s
   for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
     for (int e = half * 2; e < half * 2 + 2; ++e) {
-      s[block][e] = exp2_approx(fmaf(s[block][e], to_log2, below));
+      s[block][e] = exp2_approx(fmaf(s[block][e], log2_factor(to_log2, s[block][e]), below));
       sum += s[block][e];
     }
   }
@@ -258,7 +271,7 @@ HEDDLE_DEVICE void update_softmax(float (&s)[kBlocks][kValues], RowState (&state
                                   float (&rescale)[kValues / 2], float to_log2) {
 #pragma unroll
   for (int half = 0; half < kValues / 2; ++half) {
-    rescale[half] = raise_max<Hooks>(s, half, state[half], to_log2);
+    rescale[half] = raise_max<Hooks>(largest_logit(s, half), state[half], to_log2);
     weigh_row<Hooks>(s, half, state[half], rescale[half], to_log2);
   }
 }

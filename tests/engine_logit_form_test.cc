@@ -107,6 +107,22 @@ TEST_CASE("a logits_transform with a max_distance: what it is of far keys", "[en
   CHECK_FALSE(composed(R"("gathered", "soft_cap")").is_affine_far);
 }
 
+TEST_CASE("a cap: a number times tanh of a number times the logit, in any order", "[engine][render]") {
+  for (const char* code : {"return params.a * tanh(logit / params.a);", "return tanh(logit);", "return ((tanh(logit))) / 2;",
+                           "return params.n * (0.5 * tanh((params.fixed) * (logit * 2) / params.n)) * 1e-1f;  // -"}) {
+    INFO(code);
+    CHECK(form_of(code).is_capped);
+  }
+  for (const char* code : {"return logit;", "return params.a * logit;", "return params.a * tanh(logit) + 1;", "return tanh(logit + params.a);",
+                           "return -tanh(logit);", "return tanh(-logit);", "return params.a / tanh(logit);", "return tanh(params.a / logit);",
+                           "return tanh(tanh(logit));", "return tanh(params.a) * logit;", "return tanh(logit) * tanh(params.a);",
+                           "return sigmoid(logit) * 2;", "return tanh(sigmoid(logit));", "return tanh(logit) * logit;",
+                           "return logit * params;", "return tanh(logit) * params.;", "return tanh;"}) {
+    INFO(code);
+    CHECK_FALSE(form_of(code).is_capped);
+  }
+}
+
 TEST_CASE("the form of a composition is that of all parts; tanh goes first", "[engine][render]") {
   VariantRegistry registry;
   const auto form = [&](const std::string& parts) {
@@ -124,6 +140,12 @@ TEST_CASE("the form of a composition is that of all parts; tanh goes first", "[e
   CHECK_FALSE(form(R"("alibi", "soft_cap")").is_affine);
   CHECK_FALSE(form(R"("alibi", "dense_bias")").is_affine);
   CHECK(form(R"("soft_cap", "twice")").is_by_four);
+  CHECK(form(R"("soft_cap", "twice")").is_capped);
+  CHECK(form(R"("soft_cap", "sliding_window")").is_capped);
+  CHECK_FALSE(form(R"("soft_cap", "alibi")").is_capped);
+  registry.add(Variant::from_json(R"({"name": "again", "hooks": {"logits_transform": "return tanh(logit);"}})", "again.json", {}));
+  CHECK(form(R"("soft_cap", "again")").is_by_four);
+  CHECK_FALSE(form(R"("soft_cap", "again")").is_capped);
   CHECK_FALSE(form(R"("causal")").is_affine);
   const Variant masked = Variant::from_json(spec_of("return logit;", R"("logits_mask": "return kv_pos != 3;", )"), "test.json", {});
   CHECK(logit_form(masked, true).is_affine);
@@ -144,6 +166,21 @@ TEST_CASE("an affine logits_transform compiles with numbers of every kind", "[en
     CHECK(logit_form(variant, true).is_affine);
     CHECK(compiled(variant) == "accepted");
   }
+}
+
+TEST_CASE("a cap compiles with numbers of every kind, and in a composition", "[engine][render]") {
+  if (const auto why = NvrtcCompiler::unavailable()) {
+    WARN("Nothing was compiled: " << *why);
+    return;
+  }
+  const char* const code = "return params.n * (0.5 * tanh((params.fixed) * (logit * 2) / params.n / params.a)) * 1e-1f * params.a;";
+  const Variant variant = Variant::from_json(spec_of(code), "test.json", {});
+  CHECK(logit_form(variant, true).is_capped);
+  CHECK(compiled(variant) == "accepted");
+  VariantRegistry registry;
+  registry.add(Variant::from_json(R"({"name": "twice", "hooks": {"logits_transform": "return 2 * logit;"}})", "twice.json", {}));
+  CHECK(compiled(Variant::from_json(R"({"name": "all", "compose": ["twice", "soft_cap", "tree_mask", "rope"]})", "all.json", registry)) ==
+        "accepted");
 }
 
 TEST_CASE("a logits_transform with a max_distance compiles, alone and beside a slope", "[engine][render]") {

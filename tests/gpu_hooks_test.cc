@@ -1,4 +1,6 @@
 // Every hook on both GPU pipelines, from users' specs, against the reference.
+#include <cmath>
+
 #include "runtime/driver.h"
 #include "tests/catch.h"
 #include "tests/problem.h"
@@ -122,5 +124,41 @@ TEST_CASE("hooks: affine logits far from their rows", "[gpu][hooks]") {
       INFO("slope " << slope << ": " << verdict.what);
       CHECK(verdict.ok);
     }
+  }
+}
+
+// Logits of 1 to 12 and more in a row of random ones, so that tiles of one stream lie on both sides of what the wgmma
+// kernel calls small; all alike, below zero too; and caps that are none, or turn the order of logits around.
+TEST_CASE("hooks: logits beside a cap, small and large", "[gpu][hooks]") {
+  Engine engine;
+  engine.register_variant(Variant::from_json(
+      R"({"name": "capped", "params": {"a": {"type": "f32"}, "b": {"type": "f32"}}, "mask": {"causal": true},
+          "hooks": {"logits_transform": "return params.a * tanh(logit * params.b);"}})", "capped.json", engine.variants()));
+  const AttentionConfig shared{.variant = "capped", .num_qo_heads = 4, .num_kv_heads = 2};
+  std::vector<AttentionConfig> configs(4, shared);
+  configs[0].head_dim = 64, configs[0].page_size = 16;
+  configs[1].head_dim = 128, configs[1].q_dtype = configs[1].kv_dtype = DType::f16;
+  configs[2].head_dim = 128, configs[2].page_size = 16, configs[2].batch_invariant = true;
+  configs[3].head_dim = 256, configs[3].page_size = 1;
+  compile_all(engine, configs);
+  const auto check = [&](AttentionConfig config, float sm_scale, double a, double b, std::optional<std::array<float, 3>> constant = {}) {
+    config.sm_scale = sm_scale;
+    Attention attention = engine.attention(config);
+    Problem problem(engine, {.config = config, .params = {{"a", a}, {"b", b}}, .qo_lens = {70, 330}, .kv_lens = {700, 1100},
+                             .constant = constant}, 11);
+    Workspace workspace = attention.workspace(problem.maxima());
+    plan_and_run(attention, workspace, problem);
+    const Verdict verdict = problem.judge();
+    INFO(fmt::format("head_dim {}, scale {}, {} * tanh({} * logit)", config.head_dim, sm_scale, a, b) << verdict.what);
+    CHECK(verdict.ok);
+  };
+  for (const AttentionConfig& config : configs) {
+    const float one = 1 / std::sqrt(float(config.head_dim));  // logits of a deviation of 1
+    for (const float deviation : {1.0f, 3.5f, 4.5f, 12.0f}) check(config, deviation * one, 30, 1.0 / 30);
+    for (const float deviation : {1.0f, 6.0f, 7.5f}) check(config, deviation * one, 50, 0.02);
+    for (const auto& [a, b] : {std::pair{29.0, 0.1}, {-40.0, -0.025}, {-40.0, 0.025}, {40.0, 0.0}, {1e6, 1e-6}, {30.0, 1e9}})
+      check(config, one, a, b);
+    for (const float logit : {-40.0f, -3.0f, -0.0f, 13.4f, 13.6f, 200.0f})
+      check(config, one, 30, 1.0 / 30, {{1.0f, logit * one, 0.75f}});
   }
 }
