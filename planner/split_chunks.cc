@@ -102,10 +102,12 @@ class ShareWriter {
  public:
   ShareWriter(const ChunkLine& line, const SplitOutput& out) : line_(line), out_(out) {}
 
+  // Pieces from the last to the first, so that those which a later CTA joins come first, and the join that takes those of an
+  // earlier CTA comes last.
   void write(const ChunkPlace& begin, const ChunkPlace& end) {
-    for_each_run(begin, end, [this](const Part& part) { write_pieces(part, false); });
+    for_each_run_backwards(begin, end, [this](const Part& part) { write_pieces(part, false); });
     write_whole_items(begin, end);
-    for_each_run(begin, end, [this](const Part& part) { write_pieces(part, true); });
+    for_each_run_backwards(begin, end, [this](const Part& part) { write_pieces(part, true); });
   }
 
   int items = 0;
@@ -123,25 +125,31 @@ class ShareWriter {
 
   template <typename Visit>
   void for_each_run(const ChunkPlace& begin, const ChunkPlace& end, const Visit& visit) const {
-    std::int32_t slot = begin.first_slot;
-    for (std::int32_t r = begin.run; r <= end.run; ++r) {
-      const std::int32_t first = r == begin.run ? begin.unit : 0;
-      if (r == end.run && first == end.unit) return;
-      const StreamRun& run = line_.runs[static_cast<std::size_t>(r)];
-      const Chunks chunks = line_.rule.of(run);
-      visit(
-          Part{run, chunks, first, r == end.run ? end.unit : line_.num_heads * chunks.count, slot});
-      slot += line_.num_heads * (chunks.count - 1);
+    for (std::int32_t r = begin.run; r <= end.run; ++r) visit_run(r, begin, end, 0, visit);
+  }
+  template <typename Visit>
+  void for_each_run_backwards(const ChunkPlace& begin, const ChunkPlace& end, const Visit& visit) const {
+    std::int32_t slot = end.first_slot;
+    for (std::int32_t r = end.run; r >= begin.run; --r) {
+      if (r < end.run) slot -= line_.num_heads * (line_.rule.of(line_.runs[static_cast<std::size_t>(r)]).count - 1);
+      visit_run(r, begin, end, slot, visit);
     }
+  }
+  template <typename Visit>
+  void visit_run(std::int32_t r, const ChunkPlace& begin, const ChunkPlace& end, std::int32_t slot, const Visit& visit) const {
+    const std::int32_t first = r == begin.run ? begin.unit : 0;
+    if (r == end.run && first == end.unit) return;
+    const StreamRun& run = line_.runs[static_cast<std::size_t>(r)];
+    const Chunks chunks = line_.rule.of(run);
+    visit(Part{run, chunks, first, r == end.run ? end.unit : line_.num_heads * chunks.count, slot});
   }
 
   // The pieces that join, or those that do not.
   void write_pieces(const Part& part, bool join) {
     const std::int32_t count = part.chunks.count;
     if (count == 1) return;
-    std::int32_t head = part.unit_begin / count, chunk = part.unit_begin % count;
-    for (std::int32_t unit = part.unit_begin; unit < part.unit_end; ++unit, ++chunk) {
-      if (chunk == count) ++head, chunk = 0;
+    for (std::int32_t unit = part.unit_end - 1; unit >= part.unit_begin; --unit) {
+      const std::int32_t head = unit / count, chunk = unit % count;
       if ((chunk == count - 1) != join) continue;
       const std::int32_t begin = part.run.item.tile_begin + part.chunks.begin(chunk);
       const std::int32_t slot = part.first_slot + head * (count - 1);

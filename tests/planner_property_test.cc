@@ -86,11 +86,13 @@ void check_pairs(const Case& c, Pipeline pipeline, const Streams& streams) {
   demand(found == streams.pieces.size(), "there are items of no row");
 }
 
-// Pieces in the order of their CTAs are in the order of their keys and of their slots; the last one
-// joins all others, and stands behind them.
+// Pieces in the order of their keys are in that of their slots; the last one joins all others, and stands behind them: in
+// the same CTA, or in one of higher number.
 void check_merges(const Streams& streams, int max_partials) {
   std::set<int> slots;
-  for (const auto& [key, pieces] : streams.pieces) {
+  for (const auto& [key, in_order_of_ctas] : streams.pieces) {
+    std::vector<Piece> pieces = in_order_of_ctas;
+    std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.item.tile_begin < b.item.tile_begin; });
     if (pieces.size() == 1) {
       demand(pieces[0].item.partial == -1, "a whole item has a slot");
       continue;
@@ -101,9 +103,8 @@ void check_merges(const Streams& streams, int max_partials) {
       const WorkItem& item = pieces[i].item;
       demand(i == 0 || pieces[i - 1].item.tile_end <= item.tile_begin,
              "pieces are not in the order of their keys");
-      demand(i == 0 || pieces[i - 1].place < pieces[i].place,
-             "a join stands in front of what it waits for");
       if (i + 1 == pieces.size()) break;
+      demand(pieces[i].place < pieces.back().place, "a join stands in front of what it waits for");
       demand(item.join == 0 && item.partial == last.partial + int(i),
              "slots are not in the order of their keys");
       demand(item.partial >= 0 && item.partial < max_partials, "a slot lies outside the workspace");
