@@ -60,7 +60,16 @@
 //   449, one run each: maxima of the first tile kept, which a bound allows where P is bf16 but rounds the largest weight, 463,
 //   with tiles of 192 x 64 494 to 503; with P V issued among the exponentials too 467 and 494; nothing held at 2^30 475 and 510; maxima
 //   of raw scores and all factors in one 467 (192 x 64: 470); tanh as a polynomial of degree 7 in small logits alone, factors
-//   in one, 513, of degree 9 491; no turns 469 for 463, 508 for 513, 398 for 441. None reaches 0.9 of plain (628) and keeps the contract's numbers.
+//   in one, 513, of degree 9 491; no turns 469 for 463, 508 for 513, 398 for 441.
+//   Now (capped_logits.cuh): a polynomial in tiles of small logits, chosen by the warp. In turns with 453 (plain 648 to 669): of
+//   degree 7 526 and 5 550 unasked; 505 of degree 7 asked of each logit's size, 530 of degree 5 asked of the largest alone, 540
+//   to 548 with O rescaled only where a maximum rose. Large logits (a cap of 3) 424 to 428 where 453 stood, for the question
+//   and the branch; one tail for both kinds of tile 389. Tiles of 192 x 80, whose loader has 32 registers, 556, large logits
+//   453, but pages spill there; 192 x 64 542, 16x1k 393 for 376, 32 tokens of 32 requests 196 us for 141. Queries in
+//   registers spill. Others, before and since: 4x4k 458 and 536, chunk 494 and 609, 16x1k 339 and 377, gemma2 over a window of
+//   4k 433 and 563, d64 262 and 341, d256 563 and 615.
+// Maxima as integers, three compared at once (VIMNMX3; the largest of floats that are not all negative): 16k 649 to 629, full
+//   662 to 648, the others the same. Half the instructions, and under the power limit slower.
 // O of more than 128 columns rescaled only where a maximum rose, asked a warp and half: D = 256 617 to 630, D = 192 664 to 674;
 //   D = 128: 633 to 626 (16k), 647 to 642 (4x4k), 470 to 474 (16x1k). A row's sum in four parts: 613 where it had been 625.
 //   A product with a column of ones beside P V, for sums of rounded weights, takes 13 cycles each (m64n8k16), 5 % of a tile's.

@@ -157,35 +157,32 @@ class AppendSm90Consumer {
   // Tiles whose logits are small beside their cap part from others behind their products.
   HEDDLE_DEVICE void next_tiles_under_cap(const AppendStream& stream) {
     const CappedLog2 capped(hooks_, p_.sm_scale);
+    const int num_rows = stream.item.num_rows;
     for (int t = stream.item.tile_end - 2; t >= stream.item.tile_begin; --t) {
       float s[kBlocks][4];
       const typename Stages::Pair at = begin_tile(s);
+      const float top[2] = {largest_logit(s, 0), largest_logit(s, 1)};  // dot products
       if (t >= stream.full_end || t < stream.full_begin || !capped.grows()) {
         apply_hooks<true>(s, stream, t);
         weigh_tile<Hooks>(s, at, logit_to_log2<Hooks>(p_.sm_scale));
+      } else if (are_small(top, capped, num_rows)) {
+        weigh_tile<Hooks>(s, at, capped, [&](int half) { return top[half]; });
       } else {
-        weigh_whole_tile(s, at, stream, t, capped);
+        apply_hooks<false>(s, stream, t);
+        // The largest logit is that of the largest dot product.
+        weigh_tile<Hooks>(s, at, logit_to_log2<Hooks>(p_.sm_scale), [&](int half) {
+          return hooks_.logits_transform(top[half] * p_.sm_scale, HookContext{});
+        });
       }
       pack(s);
     }
   }
-  HEDDLE_DEVICE void weigh_whole_tile(float (&s)[kBlocks][4], const typename Stages::Pair& at, const AppendStream& stream,
-                                      int t, const CappedLog2& capped) {
-    float top[2];  // dot products
+  // Of the warp's rows that are the request's own: behind them there may be another's, or no numbers.
+  HEDDLE_DEVICE bool are_small(const float (&top)[2], const CappedLog2& capped, int num_rows) const {
     bool are_small = true;
-    for (int half = 0; half < 2; ++half) {
-      top[half] = largest_logit(s, half);
-      are_small &= capped.serves(top[half], state_[half].max2);
-    }
-    if (__all_sync(kFullMask, are_small)) {
-      weigh_tile<Hooks>(s, at, capped, [&](int half) { return top[half]; });
-    } else {
-      apply_hooks<false>(s, stream, t);
-      // The largest logit is that of the largest dot product.
-      weigh_tile<Hooks>(s, at, logit_to_log2<Hooks>(p_.sm_scale), [&](int half) {
-        return hooks_.logits_transform(top[half] * p_.sm_scale, HookContext{});
-      });
-    }
+    for (int half = 0; half < 2; ++half)
+      are_small &= own_row(half) >= num_rows || capped.serves(top[half], state_[half].max2);
+    return __all_sync(kFullMask, are_small);
   }
 
   // Where one query tile is all that fits, the next one is on its way only when this is done.

@@ -50,8 +50,8 @@ class CappedLog2 {
     of_[1] = slope * square * -0.33165442f;
     of_[2] = slope * square * square * 0.11609694f;
     grows_ = slope > 0.0f;
-    // Nothing is small beside a cap that is none.
-    const bool is_cap = cap.outer >= kLeastCap && cap.inner > 0.0f && of_[2] < 1e30f;
+    // Nothing is small beside a cap that is none, or whose powers a float does not hold.
+    const bool is_cap = cap.outer >= kLeastCap && cap.inner > 0.0f && of_[2] > 1e-37f && of_[2] < 1e30f;
     limit_ = is_cap ? kReach / cap.inner : negative_infinity();
   }
 

@@ -52,6 +52,9 @@
 //   32, 8, 2, 1, 4    126.3  67.6   127.4   196.5  129.4     16, 8, 3, 1, 4    203.0  321.1
 //   32, 4, 2, 3, 2    126.4  67.0   129.2   196.4  128.6     16, 4, 2, 3, 2    208.7  331.3
 //   32, 8, 2, 1, 2    127.2  65.5   130.5   197.7  130.6     32, 8, 2, 1, 4    206.9  324.9
+// With whole lines asked of L2 (decode_copy.cuh) D = 96 takes, 64x4k / 256x1k / zipf: 16, 4, 3, 2, 2 190.6 / 194.0 / 297;
+//   16, 8, 3, 1, 4 189.5 / 192.3 / 297.5; 32, 8, 2, 1, 4 192.3 / 193.9 / 314; 32, 4, 2, 2, 2 191.9 / 193.7 / 309;
+//   16, 4, 2, 3, 2 196.9 / 193.7 / 322; 16, 6, 2, 2, 2 194.6 / 194.9 / 318; lines of 256 bytes 196.8, D = 128 260 for 247.
 // With rope, D = 64, twelve warps an SM take 276 us (4.68), eight 353, one head by twelve 285; D = 32 72 us (4.68), 100 before.
 // D = 128: two heads 243 to 244 where one takes 243; a warp a head of eight, no barrier, 251 (246 then), of which the ends of
 //   heads are 11: 5 are slots, eight times as many, 3 their joins.

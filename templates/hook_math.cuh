@@ -3,8 +3,8 @@
 // Error bounds on the GPU (PTX ISA, single-precision approximations): exp and exp2 2 ulp + |x| * 2^-22
 // relative; log 2^-21 absolute near 1, else 3 ulp; sin and cos 2^-20 absolute (of kv_pos times a frequency, which
 // is put together of two angles, about twice that) for |x| <= 2^24, beyond which neighbouring floats are a turn
-// apart; tanh 2^-21 absolute; sigmoid, sqrt and rsqrt 3 ulp; x / y 2 ulp (a compiler option: runtime/nvrtc.cc); pow
-// that of the CUDA library. The CPU device uses the precise forms of the C library.
+// apart; tanh 2^-21 absolute (2.7e-6 where capped_logits.cuh has a polynomial for it); sigmoid, sqrt and rsqrt 3 ulp;
+// x / y 2 ulp (a compiler option: runtime/nvrtc.cc); pow that of the CUDA library. The CPU device uses the precise forms of the C library.
 #pragma once
 
 #include "templates/hook_context.h"
