@@ -2,6 +2,7 @@
 // in memory. Stages of the ring: append_sm90_stages.cuh. The schedule and what it brought stand in append_sm90.cuh.
 #pragma once
 
+#include "templates/append_sm90_products.cuh"
 #include "templates/append_sm90_stages.cuh"
 #include "templates/far_tiles.cuh"
 
@@ -10,22 +11,14 @@ namespace heddle {
 template <class Spec, class Hooks>
 class AppendSm90Consumer {
   using Stages = ConsumerStages<Spec>;
+  using Products = ConsumerProducts<Spec, Hooks>;
   using Smem = AppendSm90Smem<Spec>;
-  using QTile = typename Smem::QTile;
-  using KTile = typename Smem::KTile;
-  using VTile = typename Smem::VTile;
-  using Type = Element<Spec::kType>;
   static constexpr int kTileKv = Spec::kTile.kv;
   static constexpr int kBlocks = kTileKv / 8;
-  static constexpr int kOutBlocks = VTile::kColumns / 8;
-  static constexpr int kKeySteps = kTileKv / 16;
   static constexpr int kGroups = Spec::kTile.rows / 64;
   static constexpr int kThreads = kGroups * kWarpgroupSize;
   static constexpr bool kTurns = kGroups > 1;
   static constexpr bool kOverlapsStreams = Smem::kQBuffers > 1;
-  static constexpr int kQuerySteps = QTile::kColumns / 16;
-  // Q K^T reads a third less shared memory, which is power, where Q is in registers.
-  static constexpr bool kQueriesInRegisters = kHoldsQueries<Spec, Hooks>;
   // Among exponentials, but behind hooks that need the registers themselves.
   static constexpr bool kLooksAheadLate = !kChangesEveryLogit<Hooks>;
   // Beside a loader that transforms keys, registers are short.
@@ -33,11 +26,11 @@ class AppendSm90Consumer {
 
  public:
   HEDDLE_DEVICE AppendSm90Consumer(const AttentionParams& params, const Hooks& hooks, Smem& smem)
-      : p_(params), hooks_(hooks), smem_(smem), stages_(smem), group_(uniform(threadIdx.x / kWarpgroupSize)) {}
+      : p_(params), hooks_(hooks), smem_(smem), stages_(smem), group_(uniform(threadIdx.x / kWarpgroupSize)), products_(smem, group_) {}
 
   HEDDLE_DEVICE void run() {
     if (kTurns && group_ == kGroups - 1) end_turn();  // the first turn is group 0's
-    clear_o();
+    products_.clear_o();
     const AppendStream* last = nullptr;
     for (;; ++number_) {
       if constexpr (!kOverlapsStreams) {
@@ -78,13 +71,13 @@ class AppendSm90Consumer {
     float s[kBlocks][4];
     const bool has_scores = !stream.is_end && has_tiles(stream), has_values = last != nullptr && has_tiles(*last);
     const int v = kOverlapsStreams && has_values ? stages_.acquire() : 0, k = has_scores ? stages_.acquire() : 0;
-    const uint32_t queries = queries_at(q_buffer()), keys = keys_at(k), values = values_at(v);
-    if constexpr (kQueriesInRegisters) load_queries();
+    const uint32_t queries = products_.queries_at(q_buffer()), keys = products_.keys_at(k), values = products_.values_at(v);
+    if constexpr (Products::kQueriesInRegisters) products_.load_queries(q_buffer());
     Stages::fence_tiles();
     if (kReadsAffineOnce && has_scores) read_affine(stream);
     begin_turn();
-    score(s, queries, keys);
-    if constexpr (kOverlapsStreams) accumulate(values);
+    products_.score(s, queries, keys);
+    if constexpr (kOverlapsStreams) products_.accumulate(values);
     end_turn();
     wgmma_wait<kOverlapsStreams ? 1 : 0>();
     pin_registers(s);
@@ -98,13 +91,13 @@ class AppendSm90Consumer {
     }
     if constexpr (kOverlapsStreams) {
       wgmma_wait<0>();
-      pin_registers(o_);
+      products_.pin_o();
       if (has_values) stages_.release(v);
     }
     stages_.look_ahead();
-    pack(s);
+    products_.pack(s);
     if (last != nullptr) finish(*last, state, has_values);
-    clear_o();
+    products_.clear_o();
   }
 
   // What all rows see as a whole has no mask code. Where hooks change every logit, tiles of one kind have a loop of
@@ -174,7 +167,7 @@ class AppendSm90Consumer {
           return hooks_.logits_transform(top[half] * p_.sm_scale, HookContext{});
         });
       }
-      pack(s);
+      products_.pack(s);
     }
   }
   // Of the warp's rows that are the request's own: behind them there may be another's, or no numbers.
@@ -190,11 +183,11 @@ class AppendSm90Consumer {
     const bool has_values = has_tiles(stream);
     if (has_values) {
       const int v = stages_.acquire();
-      const uint32_t values = values_at(v);
+      const uint32_t values = products_.values_at(v);
       Stages::fence_tiles();
-      accumulate(values);
+      products_.accumulate(values);
       wgmma_wait<0>();
-      pin_registers(o_);
+      products_.pin_o();
       stages_.release(v);
     }
     finish(stream, state_, has_values);
@@ -214,16 +207,16 @@ class AppendSm90Consumer {
     if constexpr (kChangesEveryLogit<Hooks>) Stages::stay_here(at.keys);  // else there is the branch around the hooks
     apply_hooks(s);
     weigh_tile<Form>(s, at, logit_to_log2<Form>(p_.sm_scale));
-    pack(s);
+    products_.pack(s);
   }
 
   // Its products, and P V of the tile in front, under way; and its scores.
   HEDDLE_DEVICE typename Stages::Pair begin_tile(float (&s)[kBlocks][4]) {
     const typename Stages::Pair at = stages_.acquire_pair();
-    const uint32_t queries = queries_at(q_buffer()), keys = keys_at(at.keys), values = values_at(at.values);
+    const uint32_t queries = products_.queries_at(q_buffer()), keys = products_.keys_at(at.keys), values = products_.values_at(at.values);
     begin_turn();
-    score(s, queries, keys);
-    accumulate(values);
+    products_.score(s, queries, keys);
+    products_.accumulate(values);
     end_turn();
     if constexpr (!kLooksAheadLate) stages_.look_ahead();
     wgmma_wait<1>();
@@ -249,60 +242,13 @@ class AppendSm90Consumer {
     pin_registers(s);
     Stages::stay_here(at.values);
     wgmma_wait<0>();
-    pin_registers(o_);
+    products_.pin_o();
     stages_.release(at.values);
     if constexpr (kLooksAheadLate) stages_.look_ahead();
     if constexpr (Hooks::use_softmax) {
       weigh_row<Form>(s, 1, state_[1], rescale[1], to_log2);
-      multiply_o(rescale);
+      products_.multiply_o(rescale);
     }
-  }
-
-  // --- products -----------------------------------------------------------------------------------
-
-  // Descriptors, made before a turn begins. They are uniform as far as the assembler can see: others cost
-  // four moves from registers in front of every product.
-  HEDDLE_DEVICE uint32_t queries_at(int buffer) const {
-    return uniform(QTile::by_columns(shared_address(smem_.q[buffer]) + group_ * 64 * QTile::kRowBytes));
-  }
-  HEDDLE_DEVICE uint32_t keys_at(int stage) const {
-    return KTile::by_columns(shared_address(smem_.stage[stage]));
-  }
-  HEDDLE_DEVICE uint32_t values_at(int stage) const {
-    return VTile::by_rows(shared_address(smem_.stage[stage]));
-  }
-
-  // This thread's part of its warp's 16 rows, as products take it.
-  HEDDLE_DEVICE void load_queries() {
-    const uint32_t tile = shared_address(smem_.q[q_buffer()]);
-    const int row = warp_index() * 16 + lane_index() % 16;
-#pragma unroll
-    for (int i = 0; i < kQuerySteps; ++i) {
-      const int chunk = 2 * i + lane_index() / 16;
-      ldmatrix_x4(queries_[i], tile + QTile::chunk_offset(row, chunk / QTile::kBlockChunks, chunk % QTile::kBlockChunks));
-    }
-  }
-
-  // S = Q K^T, under way when it returns.
-  HEDDLE_DEVICE void score(float (&s)[kBlocks][4], uint32_t queries, uint32_t keys) const {
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kQuerySteps; ++i) {
-      const uint32_t k = keys + KTile::column_step(i);
-      if constexpr (kQueriesInRegisters)
-        Spec::multiply_keys(s, queries_[i], k, i > 0);
-      else
-        Spec::multiply_keys(s, queries + QTile::column_step(i), k, i > 0);
-    }
-    wgmma_commit();
-  }
-
-  // O += P V, under way when it returns.
-  HEDDLE_DEVICE void accumulate(uint32_t values) {
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kKeySteps; ++i) Spec::multiply_values(o_, weights_[i], values + VTile::row_step(i), 1);
-    wgmma_commit();
   }
 
   // --- softmax ------------------------------------------------------------------------------------
@@ -333,42 +279,18 @@ class AppendSm90Consumer {
     for (int half = 0; half < 2; ++half) affine_[half] = affine_row<true>(rows[half], p_.sm_scale, hooks_);
   }
 
-  // Always, up to 128 columns: a branch on whether a factor is 1 would keep these products out of the gaps between
-  // exponentials. Of more columns, and under a cap, only where a row's maximum rose, which it seldom does far into a stream.
-  HEDDLE_DEVICE void multiply_o(const float (&factor)[2]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if ((kOutBlocks > 16 || kCapsLogits<Hooks>) && !__any_sync(kFullMask, factor[half] != 1.0f)) continue;
-#pragma unroll
-      for (int block = 0; block < kOutBlocks; ++block)
-        for (int e = 2 * half; e < 2 * half + 2; ++e) o_[block][e] *= factor[half];
-    }
-  }
-
-  HEDDLE_DEVICE void pack(const float (&s)[kBlocks][4]) {
-#pragma unroll
-    for (int i = 0; i < kKeySteps; ++i) pack_weights<Spec::kType>(weights_[i], s[2 * i], s[2 * i + 1]);
-  }
-
   // Row of the tile that half `half` of this thread's accumulators belongs to.
   static HEDDLE_DEVICE int own_row(int half) { return warp_index() * 16 + half * 8 + lane_index() / 4; }
 
   // --- results ----------------------------------------------------------------------------------
 
   HEDDLE_DEVICE void finish(const AppendStream& stream, const RowState (&state)[2], bool has_values) {
-    if (kOverlapsStreams && !has_values) clear_o();
+    if (kOverlapsStreams && !has_values) products_.clear_o();
     const AppendOutput<Spec, Hooks> output(p_, hooks_, stream.mask, stream.item, stream.kv_head);
-    output.finish(o_, {own_row(0), own_row(1)}, state);
+    output.finish(products_.o(), {own_row(0), own_row(1)}, state);
     if (stream.item.join == 0) return;
     named_barrier_sync(kConsumerBarrier, kThreads);
     empty_lse<Spec>(p_, stream.item, kThreads);
-  }
-
-  // In place: a plain assignment in a branch becomes a selection into as many registers again.
-  HEDDLE_DEVICE void clear_o() {
-#pragma unroll
-    for (int block = 0; block < kOutBlocks; ++block)
-      for (int e = 0; e < 4; ++e) asm volatile("mov.b32 %0, 0;" : "=f"(o_[block][e]));
   }
 
   const AttentionParams& p_;
@@ -377,11 +299,9 @@ class AppendSm90Consumer {
   Stages stages_;
   const int group_;
   int number_ = 0;  // of the stream, as the producer counts
-  float o_[kOutBlocks][4];
   RowState state_[2] = {empty_row_state(), empty_row_state()};
   AffineRow<Hooks> affine_[2];
-  uint32_t weights_[kKeySteps][4] = {};
-  uint32_t queries_[kQueriesInRegisters ? kQuerySteps : 1][4];
+  Products products_;
 };
 
 }  // namespace heddle
