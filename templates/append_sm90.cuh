@@ -63,7 +63,8 @@
 //   in one, 513, of degree 9 491; no turns 469 for 463, 508 for 513, 398 for 441.
 //   Now (capped_logits.cuh): a polynomial in tiles of small logits, chosen by the warp. In turns with 453 (plain 648 to 669): of
 //   degree 7 526 and 5 550 unasked; 505 of degree 7 asked of each logit's size, 530 of degree 5 asked of the largest alone, 540
-//   to 548 with O rescaled only where a maximum rose. Large logits (a cap of 3) 424 to 428 where 453 stood, for the question
+//   to 548 with O rescaled only where a maximum rose; maxima of large logits from those of the dot products, as it stands, 524 to
+//   532. Large logits (a cap of 3) 424 to 428 where 453 stood, 436 as it stands in another run, for the question
 //   and the branch; one tail for both kinds of tile 389. Tiles of 192 x 80, whose loader has 32 registers, 556, large logits
 //   453, but pages spill there; 192 x 64 542, 16x1k 393 for 376, 32 tokens of 32 requests 196 us for 141. Queries in
 //   registers spill. Others, before and since: 4x4k 458 and 536, chunk 494 and 609, 16x1k 339 and 377, gemma2 over a window of
